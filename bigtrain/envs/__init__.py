@@ -1,0 +1,52 @@
+"""Environments by name: `make("tiger-treasure", p_hear=0.7)`."""
+
+import inspect
+from typing import Any
+
+from bigtrain.cmdp import TabularCMDP
+from bigtrain.envs.crossroads import crossroads
+from bigtrain.envs.detour import detour
+from bigtrain.envs.three_state import three_state
+from bigtrain.envs.tiger_maze import tiger_maze
+from bigtrain.envs.tiger_treasure import tiger_treasure
+from bigtrain.errors import CMDPError
+
+__all__ = ["make", "names", "options"]
+
+_REGISTRY = {
+    "tiger-treasure": tiger_treasure,
+    "detour": detour,
+    "tiger-maze": tiger_maze,
+    "three-state": three_state,
+    "crossroads": crossroads,
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names that `make` knows."""
+    return tuple(_REGISTRY)
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options of an environment, with their defaults."""
+    return {
+        option: parameter.default
+        for option, parameter in inspect.signature(_builder(name)).parameters.items()
+    }
+
+
+def make(name: str, **chosen: Any) -> TabularCMDP:
+    """Builds the environment called `name`."""
+    builder = _builder(name)
+    unknown = sorted(set(chosen) - set(options(name)))
+    if unknown:
+        raise CMDPError(
+            f"{name!r} has no option {unknown[0]!r}. Its options are: {', '.join(options(name))}."
+        )
+    return builder(**chosen)
+
+
+def _builder(name: str):
+    if name not in _REGISTRY:
+        raise CMDPError(f"There is no environment {name!r}. There are: {', '.join(_REGISTRY)}.")
+    return _REGISTRY[name]

@@ -1,0 +1,263 @@
+"""Phase 1, the inference: what reward made the experts act as they did (section 4.2, Theorem 1).
+
+Given successor features Ψ, experts choose actions from a Boltzmann policy, whose log-likelihood is
+concave in the reward weights ω; a Gaussian prior makes it strictly so. The posterior over ω is
+approximated by a Gaussian at its maximum (Laplace). Which context an expert was in is never read
+from the data: it is inferred from the transitions and, if wanted, from the actions as well.
+
+Everything here is a pure function of arrays that `jit` compiles, in the precision it is given.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from bigtrain import belief
+from bigtrain.cmdp import TabularCMDP
+from bigtrain.demos import Demonstrations
+from bigtrain.errors import ConfigError, DemonstrationError
+
+Evidence = Literal["transitions", "transitions-and-actions"]
+"""What tells an expert's context: p(θ | transitions), or Theorem 1's p(θ | ω, τ)."""
+
+
+@dataclass(frozen=True)
+class IRLConfig:
+    """The model of the expert, and the prior over ω.
+
+    `prior_variance` is the paper's ς₀² = σ₀² / α: the Gaussian prior has the variance
+    `temperature * prior_variance`.
+    """
+
+    temperature: float = 0.01
+    prior_mean: float = 0.0
+    prior_variance: float = 100.0
+    evidence: Evidence = "transitions"
+
+    def __post_init__(self):
+        for name in ("temperature", "prior_variance"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}.")
+        if not np.isfinite(self.prior_mean):
+            raise ConfigError(f"`prior_mean` must be finite, got {self.prior_mean}.")
+        if self.evidence not in ("transitions", "transitions-and-actions"):
+            raise ConfigError(
+                "`evidence` must be 'transitions' or 'transitions-and-actions', "
+                f"got {self.evidence!r}."
+            )
+
+    @property
+    def weight_variance(self) -> float:
+        """σ₀², the variance of the prior over ω."""
+        return self.temperature * self.prior_variance
+
+
+class ExpertData(eqx.Module):
+    """Demonstrations of a finite problem, with each visited state listed once.
+
+    `rows` says for each step where its state stands in `visited`.
+    """
+
+    visited: Int[np.ndarray, " visited"]
+    rows: Int[np.ndarray | Array, " step"]
+    actions: Int[np.ndarray | Array, " step"]
+    trajectories: Int[np.ndarray | Array, " step"]
+    log_evidence: Float[np.ndarray | Array, "trajectory context"]
+
+
+class RewardPosterior(NamedTuple):
+    """N(ω*, Σ), the Laplace approximation of p(ω | demonstrations)."""
+
+    mean: Float[np.ndarray, " feature"]
+    covariance: Float[np.ndarray, "feature feature"]
+
+    def sample(self, key: PRNGKeyArray, num_samples: int) -> Float[Array, "sample feature"]:
+        return jax.random.multivariate_normal(
+            key, jnp.asarray(self.mean), jnp.asarray(self.covariance), (num_samples,), method="svd"
+        )
+
+
+class MAPInfo(NamedTuple):
+    """How the search for the maximum went."""
+
+    log_posterior: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    num_steps: Int[Array, ""]
+    converged: Bool[Array, ""]
+
+
+def expert_data(cmdp: TabularCMDP, demonstrations: Demonstrations) -> ExpertData:
+    """The demonstrations as `cmdp` sees them, with p(θ | transitions) worked out."""
+    demonstrations.check(cmdp)
+    states = demonstrations.states(cmdp)
+    lengths = demonstrations.lengths
+    trajectories = np.repeat(np.arange(len(lengths)), lengths)
+    left = np.arange(len(trajectories)) + trajectories  # one observation more than actions each
+    visited, rows = np.unique(states[left], return_inverse=True)
+    log_evidence = belief.trajectory_log_evidence(
+        cmdp, states[left], demonstrations.actions, states[left + 1], trajectories, len(lengths)
+    )
+    impossible = np.flatnonzero(~np.isfinite(log_evidence).any(-1))
+    if len(impossible):
+        raise DemonstrationError(
+            f"Trajectory {impossible[0]} cannot happen in any one context of the prior. "
+            "Check that it is a demonstration of this problem."
+        )
+    return ExpertData(visited, rows, demonstrations.actions, trajectories, log_evidence)
+
+
+def log_policy(
+    successor_features: Float[Array, "context visited action feature"],
+    reward_weights: Float[Array, " feature"],
+    temperature: float | Float[Array, ""],
+) -> Float[Array, "context visited action"]:
+    """log p(a | s, θ, ω), the Boltzmann model of the expert (eq. 2)."""
+    return jax.nn.log_softmax(successor_features @ reward_weights / temperature, axis=-1)
+
+
+def context_log_joint(
+    data: ExpertData,
+    log_policies: Float[Array, "context visited action"],
+    evidence: Evidence,
+) -> Float[Array, "trajectory context"]:
+    """log p(τ_i, θ) up to a constant, from transitions alone or from actions too."""
+    log_evidence = jnp.asarray(data.log_evidence)
+    if evidence == "transitions":
+        return log_evidence
+    per_step = log_policies[:, data.rows, data.actions].T
+    return log_evidence + jax.ops.segment_sum(
+        per_step, jnp.asarray(data.trajectories), num_segments=len(log_evidence)
+    )
+
+
+def visit_counts(
+    data: ExpertData,
+    responsibilities: Float[Array, "trajectory context"],
+    num_actions: int,
+) -> Float[Array, "context visited action"]:
+    """How often each action was taken in each state and context, as far as one can tell."""
+    shape = (responsibilities.shape[1], len(data.visited), num_actions)
+    per_step = responsibilities[jnp.asarray(data.trajectories)].T
+    return jnp.zeros(shape, per_step.dtype).at[:, data.rows, data.actions].add(per_step)
+
+
+def log_posterior(
+    reward_weights: Float[Array, " feature"],
+    successor_features: Float[Array, "context visited action feature"],
+    data: ExpertData,
+    config: IRLConfig,
+) -> Float[Array, ""]:
+    """log p(ω | demonstrations) up to a constant; the prior counts once.
+
+    With evidence from transitions the contexts' probabilities do not depend on ω and the
+    expected log-likelihood under them takes the place of the marginal one.
+    """
+    log_policies = log_policy(successor_features, reward_weights, config.temperature)
+    log_joint = context_log_joint(data, log_policies, config.evidence)
+    if config.evidence == "transitions":
+        counts = visit_counts(data, jax.nn.softmax(log_joint), log_policies.shape[-1])
+        log_likelihood = (counts * log_policies).sum()
+    else:
+        log_likelihood = jax.nn.logsumexp(log_joint, axis=-1).sum()
+    deviation = reward_weights - config.prior_mean
+    return log_likelihood - (deviation**2).sum() / (2 * config.weight_variance)
+
+
+def _surrogate(
+    reward_weights: Float[Array, " feature"],
+    successor_features: Float[Array, "context visited action feature"],
+    counts: Float[Array, "context visited action"],
+    config: IRLConfig,
+) -> tuple[Float[Array, ""], Float[Array, " feature"], Float[Array, "feature feature"]]:
+    """The log posterior for fixed counts, its gradient (eq. 3, over α) and minus its Hessian."""
+    alpha, variance = config.temperature, config.weight_variance
+    log_policies = log_policy(successor_features, reward_weights, alpha)
+    policies = jnp.exp(log_policies)
+    deviation = reward_weights - config.prior_mean
+    value = (counts * log_policies).sum() - (deviation**2).sum() / (2 * variance)
+    totals = counts.sum(-1, keepdims=True)
+    gradient = jnp.einsum("cva,cvad->d", (counts - totals * policies) / alpha, successor_features)
+    mean = jnp.einsum("cva,cvad->cvd", policies, successor_features)
+    spread = jnp.sqrt(totals * policies)[..., None] * (successor_features - mean[..., None, :])
+    spread = spread.reshape(-1, spread.shape[-1]) / alpha
+    precision = spread.T @ spread + jnp.eye(len(reward_weights)) / variance
+    return value, gradient - deviation / variance, precision
+
+
+@eqx.filter_jit
+def map_estimate(
+    successor_features: Float[Array, "context visited action feature"],
+    data: ExpertData,
+    config: IRLConfig,
+    reward_weights: Float[Array, " feature"],
+    *,
+    max_steps: int = 200,
+    tolerance: float = 1e-9,
+) -> tuple[Float[Array, " feature"], MAPInfo]:
+    """ω that maximises the log posterior for fixed Ψ, from `reward_weights` on.
+
+    Newton's method with backtracking. With evidence from actions each step maximises the
+    expected log posterior under the present p(θ | ω, τ) (expectation maximisation), whose
+    gradient is that of the log posterior itself.
+    """
+    num_actions = successor_features.shape[2]
+
+    def objective(weights):
+        return log_posterior(weights, successor_features, data, config)
+
+    def derivatives(weights):
+        log_policies = log_policy(successor_features, weights, config.temperature)
+        log_joint = context_log_joint(data, log_policies, config.evidence)
+        counts = visit_counts(data, jax.nn.softmax(log_joint), num_actions)
+        _, gradient, precision = _surrogate(weights, successor_features, counts, config)
+        return gradient, precision
+
+    def scaled_norm(gradient):
+        return jnp.abs(gradient).max() * jnp.sqrt(config.weight_variance)
+
+    def newton(carry):
+        weights, gradient, precision, _, step = carry
+        direction = jax.scipy.linalg.solve(precision, gradient, assume_a="pos")
+        slope = gradient @ direction
+        start = objective(weights)
+
+        def too_far(scale):
+            gained = objective(weights + scale * direction) - start
+            return (gained < 1e-4 * scale * slope) & (scale > 1e-10)
+
+        scale = jax.lax.while_loop(too_far, lambda scale: scale / 2, jnp.ones_like(slope))
+        moved = weights + scale * direction
+        stuck = (scale <= 1e-10) | (slope <= tolerance**2)
+        return moved, *derivatives(moved), stuck, step + 1
+
+    def unfinished(carry):
+        _, gradient, _, stuck, step = carry
+        return (scaled_norm(gradient) > tolerance) & ~stuck & (step < max_steps)
+
+    begin = (reward_weights, *derivatives(reward_weights), jnp.asarray(False), jnp.asarray(0))
+    weights, gradient, _, _, step = jax.lax.while_loop(unfinished, newton, begin)
+    norm = scaled_norm(gradient)
+    return weights, MAPInfo(objective(weights), norm, step, norm <= 1e3 * tolerance)
+
+
+@eqx.filter_jit
+def laplace_covariance(
+    reward_weights: Float[Array, " feature"],
+    successor_features: Float[Array, "context visited action feature"],
+    data: ExpertData,
+    config: IRLConfig,
+) -> Float[Array, "feature feature"]:
+    """Σ, the inverse of minus the Hessian of the log posterior (design, point 5)."""
+    if config.evidence == "transitions":
+        log_policies = log_policy(successor_features, reward_weights, config.temperature)
+        log_joint = context_log_joint(data, log_policies, config.evidence)
+        counts = visit_counts(data, jax.nn.softmax(log_joint), log_policies.shape[-1])
+        _, _, precision = _surrogate(reward_weights, successor_features, counts, config)
+    else:
+        precision = -jax.hessian(log_posterior)(reward_weights, successor_features, data, config)
+    return jnp.linalg.inv(precision)

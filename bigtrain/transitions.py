@@ -1,0 +1,164 @@
+"""p(s' | s, a, θ) of a finite problem, as the few successors that each (s, a) has.
+
+`successors[s, a]` lists the states that may follow (s, a) in *some* context and
+`probabilities[θ, s, a]` how likely each of them is in context θ. The list is shared by all
+contexts, so one row of `probabilities[:, s, a, k]` is what a belief update needs, and a problem
+with 10,000 states and a handful of successors each stays small.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from bigtrain.errors import CMDPError
+
+ROW_SUM_TOLERANCE = 1e-5  # rows computed in float32 are off by about this much
+"""How far a row of probabilities may be from one before it counts as an error."""
+
+
+class Transitions(NamedTuple):
+    """Successors and their probabilities; unused places have probability 0 in every context."""
+
+    successors: Int[np.ndarray, "state action successor"]
+    probabilities: Float[np.ndarray, "context state action successor"]
+
+    def matrix(self, context: int, policy: Float[np.ndarray, "state action"]) -> sparse.csr_matrix:
+        """The state-to-state matrix of `policy` in `context`."""
+        return self.mixed_matrix(self.probabilities[context], policy)
+
+    def mixed_matrix(
+        self,
+        probabilities: Float[np.ndarray, "state action successor"],
+        policy: Float[np.ndarray, "state action"],
+    ) -> sparse.csr_matrix:
+        """The state-to-state matrix of `policy` for any probabilities of these successors."""
+        num_states = len(self.successors)
+        weights = policy[..., None] * probabilities
+        used = np.nonzero(weights)
+        entries = (weights[used], (used[0], self.successors[used]))
+        return sparse.csr_matrix(entries, shape=(num_states, num_states))
+
+
+def from_dense(transitions: Float[np.ndarray, "context state action next_state"]) -> Transitions:
+    """The sparse form of a full table."""
+    possible = (transitions > 0).any(0)
+    order = np.argsort(~possible, axis=-1, kind="stable")
+    successors = order[..., : max(1, possible.sum(-1).max())]
+    return Transitions(successors, np.take_along_axis(transitions, successors[None], axis=-1))
+
+
+def from_function(
+    outcomes: Callable[[int, int, int], Mapping[int, float]],
+    *,
+    num_contexts: int,
+    num_states: int,
+    num_actions: int,
+) -> Transitions:
+    """The transitions that `outcomes(context, state, action)` gives as {next state: probability}."""
+    rows = {
+        (context, state, action): outcomes(context, state, action)
+        for context in range(num_contexts)
+        for state in range(num_states)
+        for action in range(num_actions)
+    }
+    union = [
+        [sorted(set().union(*(rows[c, s, a] for c in range(num_contexts)))) for a in range(num_actions)]
+        for s in range(num_states)
+    ]
+    width = max(1, max(len(names) for row in union for names in row))
+    successors = np.zeros((num_states, num_actions, width), np.int64)
+    probabilities = np.zeros((num_contexts, num_states, num_actions, width))
+    for state in range(num_states):
+        for action in range(num_actions):
+            for place, successor in enumerate(union[state][action]):
+                successors[state, action, place] = successor
+                for context in range(num_contexts):
+                    row = rows[context, state, action]
+                    probabilities[context, state, action, place] = row.get(successor, 0.0)
+    return Transitions(successors, probabilities)
+
+
+def check(
+    given: ArrayLike | Transitions, *, name_row: Callable[[tuple[int, ...]], str] = str
+) -> Transitions:
+    """`given` as checked, normalised sparse transitions.
+
+    `name_row` words the place of a flaw from its index (context, state, action).
+    """
+    if isinstance(given, Transitions):
+        sparse_form = Transitions(*(np.asarray(part) for part in given))
+        _check_sparse_shapes(sparse_form)
+    else:
+        dense = np.asarray(given, np.float64)
+        if dense.ndim != 4 or dense.shape[1] != dense.shape[3] or 0 in dense.shape:
+            raise CMDPError(
+                "`transitions` must have the axes [context, state, action, next state] with as "
+                f"many states as next states, got the shape {dense.shape}."
+            )
+        _check_entries(dense, name_row)
+        sparse_form = from_dense(dense)
+    probabilities = np.asarray(sparse_form.probabilities, np.float64)
+    _check_entries(probabilities, name_row)
+    sums = probabilities.sum(-1)
+    wrong = np.abs(sums - 1) > ROW_SUM_TOLERANCE
+    if wrong.any():
+        row = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise CMDPError(
+            f"`transitions` must sum to one over the next states, but {name_row(row)} "
+            f"sums to {sums[row]:.6g}."
+        )
+    successors = np.asarray(sparse_form.successors, np.int32)
+    return _merge_repeated(Transitions(successors, probabilities / sums[..., None]))
+
+
+def _check_sparse_shapes(given: Transitions) -> None:
+    successors, probabilities = given
+    if (
+        successors.ndim != 3
+        or probabilities.ndim != 4
+        or probabilities.shape[1:] != successors.shape
+        or 0 in probabilities.shape
+    ):
+        raise CMDPError(
+            "`successors` must have the axes [state, action, successor] and `probabilities` "
+            "[context, state, action, successor], "
+            f"got the shapes {successors.shape} and {probabilities.shape}."
+        )
+    if not np.issubdtype(successors.dtype, np.integer):
+        raise CMDPError(f"`successors` must be integers, got {successors.dtype}.")
+    if successors.min() < 0 or successors.max() >= len(successors):
+        raise CMDPError(
+            f"`successors` must be states from 0 to {len(successors) - 1}, "
+            f"got values from {successors.min()} to {successors.max()}."
+        )
+
+
+def _check_entries(
+    probabilities: Float[np.ndarray, "context state action successor"],
+    name_row: Callable[[tuple[int, ...]], str],
+) -> None:
+    wrong = ~(probabilities >= 0) | ~np.isfinite(probabilities)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise CMDPError(
+            "`transitions` must be probabilities, finite and not negative, but "
+            f"{name_row(place[:3])} has {probabilities[place]:.6g} at index {place[3]}."
+        )
+
+
+def _merge_repeated(transitions: Transitions) -> Transitions:
+    """Gives each state at most one place with positive probability among the successors."""
+    successors, probabilities = transitions
+    same = successors[..., :, None] == successors[..., None, :]
+    first = same.argmax(-1)
+    if (first == np.arange(successors.shape[-1])).all():
+        return transitions
+    merged = np.zeros_like(probabilities)
+    index = np.broadcast_to(first, probabilities.shape)
+    places = np.indices(probabilities.shape, sparse=True)
+    np.add.at(merged, (*places[:-1], index), probabilities)
+    return Transitions(successors, merged)
