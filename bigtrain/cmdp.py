@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
-from numpy.typing import ArrayLike
 from scipy import sparse
 
 from bigtrain import transitions as transitions_lib
+from bigtrain.arrays import ArrayLike
 from bigtrain.errors import CMDPError, UnknownDynamicsError
 from bigtrain.transitions import Transitions
 
@@ -137,9 +137,7 @@ class TabularCMDP(CMDP):
         self.successors, self.probabilities = transitions_lib.check(
             transitions, name_row=self._name_row
         )
-        self.context_prior = _check_distribution(
-            "context_prior", context_prior, self.context_names
-        )
+        self.context_prior = _check_distribution("context_prior", context_prior, self.context_names)
         self.initial = _check_distribution("initial", initial, self.state_names)
         if not 0 <= gamma < 1:
             raise CMDPError(f"`gamma` must be at least 0 and below 1, got {gamma}.")
@@ -214,9 +212,7 @@ class TabularCMDP(CMDP):
         row = jnp.asarray(self.probabilities)[:, state, action]
         return jnp.log(jnp.where(follows, row, 0).sum(-1))
 
-    def identify(
-        self, observation: Shaped[Array, "..."]
-    ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+    def identify(self, observation: Shaped[Array, "..."]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
         """The state that looks like `observation`, and whether there is one."""
         if self.observer is None:
             state = jnp.argmax(observation).astype(jnp.int32)
@@ -236,9 +232,8 @@ class TabularCMDP(CMDP):
     def feature_matrix(self) -> sparse.csr_matrix:
         """ν as a sparse matrix with a row for each (state, action), states first."""
         if self.feature_table is None:
-            return sparse.kron(
-                sparse.identity(self.num_states), np.ones((self.num_actions, 1)), format="csr"
-            )
+            same = np.repeat(np.arange(self.num_states), self.num_actions)
+            return sparse.csr_matrix((np.ones(len(same)), same, np.arange(len(same) + 1)))
         return sparse.csr_matrix(np.asarray(self.feature_table).reshape(-1, self.num_features))
 
     def state_indices(self, states: Iterable[int | str]) -> tuple[int, ...]:
@@ -254,7 +249,7 @@ class TabularCMDP(CMDP):
         any_action = np.ones((self.num_states, self.num_actions))
         found = np.zeros(self.num_states, bool)
         for context in np.flatnonzero(np.asarray(self.context_prior)):
-            forward = self.transitions.matrix(context, any_action).T
+            forward = self.transitions.matrix(int(context), any_action).T
             reached = np.asarray(self.initial) > 0
             while (grown := reached | (forward @ reached > 0)).sum() > reached.sum():
                 reached = grown
@@ -267,7 +262,8 @@ def _sizes(transitions: ArrayLike | Transitions) -> tuple[int, int, int]:
     shape = np.shape(
         transitions.probabilities if isinstance(transitions, Transitions) else transitions
     )
-    return (*shape[:3], 0, 0, 0)[:3]
+    num_contexts, num_states, num_actions, *_ = (*shape, 0, 0, 0)
+    return num_contexts, num_states, num_actions
 
 
 def _check_names(

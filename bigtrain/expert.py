@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
-from numpy.typing import ArrayLike
+from jaxtyping import Array, Float, Int, Key
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations
 from bigtrain.errors import ConfigError
@@ -68,15 +68,13 @@ def demonstrate(
 def _play(
     cmdp: TabularCMDP,
     expert: PrivilegedPolicy,
-    keys: PRNGKeyArray,
+    keys: Key[Array, " episode"],
     contexts: Int[Array, " episode"],
     first_states: Int[Array, " episode"],
     horizon: int,
 ) -> Rollout:
     def episode(key, context, first_state):
-        return rollout(
-            cmdp, expert, key, horizon=horizon, context=context, first_state=first_state
-        )
+        return rollout(cmdp, expert, key, horizon=horizon, context=context, first_state=first_state)
 
     return jax.vmap(episode)(keys, contexts, first_states)
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
-from numpy.typing import ArrayLike
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.irl import RewardPosterior
@@ -61,11 +61,13 @@ class Uniform(KPrior):
 
     @property
     def mean(self) -> Float[np.ndarray, "..."]:
-        return (np.asarray(self.low, float) + np.asarray(self.high, float)) / 2
+        low, high = self.support
+        return np.asarray((low + high) / 2)
 
     @property
     def variance(self) -> Float[np.ndarray, "..."]:
-        return (np.asarray(self.high, float) - np.asarray(self.low, float)) ** 2 / 12
+        low, high = self.support
+        return np.asarray((high - low) ** 2 / 12)
 
     @property
     def support(self) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
@@ -186,7 +188,9 @@ def rescale(
     """What stretches the reward of the states that can occur to exactly [r_min, r_max]."""
     r_min, r_max = reward_range
     if not (np.isfinite(reward_range).all() and r_min < r_max):
-        raise ConfigError(f"`reward_range` must be (r_min, r_max) with r_min < r_max, got {reward_range}.")
+        raise ConfigError(
+            f"`reward_range` must be (r_min, r_max) with r_min < r_max, got {reward_range}."
+        )
     low, high = reward[occurring].min(), reward[occurring].max()
     if not high > low:
         raise ConfigError(

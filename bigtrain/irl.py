@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from bigtrain import belief
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations
-from bigtrain.errors import ConfigError, DemonstrationError
+from bigtrain.errors import ConfigError
 
 Evidence = Literal["transitions", "transitions-and-actions"]
 """What tells an expert's context: p(θ | transitions), or Theorem 1's p(θ | ω, τ)."""
@@ -102,12 +102,6 @@ def expert_data(cmdp: TabularCMDP, demonstrations: Demonstrations) -> ExpertData
     log_evidence = belief.trajectory_log_evidence(
         cmdp, states[left], demonstrations.actions, states[left + 1], trajectories, len(lengths)
     )
-    impossible = np.flatnonzero(~np.isfinite(log_evidence).any(-1))
-    if len(impossible):
-        raise DemonstrationError(
-            f"Trajectory {impossible[0]} cannot happen in any one context of the prior. "
-            "Check that it is a demonstration of this problem."
-        )
     return ExpertData(visited, rows, demonstrations.actions, trajectories, log_evidence)
 
 

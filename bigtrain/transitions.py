@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
 from scipy import sparse
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.errors import CMDPError
 
 ROW_SUM_TOLERANCE = 1e-5  # rows computed in float32 are off by about this much
@@ -58,7 +58,7 @@ def from_function(
     num_states: int,
     num_actions: int,
 ) -> Transitions:
-    """The transitions that `outcomes(context, state, action)` gives as {next state: probability}."""
+    """Transitions from `outcomes(context, state, action)`, told as {next state: probability}."""
     rows = {
         (context, state, action): outcomes(context, state, action)
         for context in range(num_contexts)
@@ -66,7 +66,10 @@ def from_function(
         for action in range(num_actions)
     }
     union = [
-        [sorted(set().union(*(rows[c, s, a] for c in range(num_contexts)))) for a in range(num_actions)]
+        [
+            sorted(set().union(*(rows[c, s, a] for c in range(num_contexts))))
+            for a in range(num_actions)
+        ]
         for s in range(num_states)
     ]
     width = max(1, max(len(names) for row in union for names in row))

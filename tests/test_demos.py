@@ -26,7 +26,6 @@ from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations, Trajectory
 from bigtrain.errors import DemonstrationError
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "demonstrations.md"
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64"]
 
 
@@ -823,12 +822,3 @@ class TestMinari:
         for call in (Demonstrations.from_minari, make().to_minari):
             with pytest.raises(DemonstrationError, match=r"pip install 'big-imitation\[minari\]'"):
                 call("tests/absent-v0")
-
-
-def test_the_documentation_runs_as_printed(minari_root, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 5
-    names: dict = {}
-    for block in blocks:
-        exec(compile(block, str(DOCUMENT), "exec"), names)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
-from numpy.typing import ArrayLike
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.errors import DemonstrationError
 
 Where = Callable[[int], str]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final, overload
 
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
-from numpy.typing import ArrayLike
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import finite, minari_datasets, npz
 from bigtrain.demos.arrays import clean_indices, clean_observations, freeze, is_state_indices

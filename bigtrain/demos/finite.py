@@ -2,8 +2,8 @@
 
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
-from numpy.typing import ArrayLike
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos.arrays import Where, is_state_indices
 from bigtrain.errors import DemonstrationError

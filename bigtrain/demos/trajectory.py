@@ -5,8 +5,8 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Int, Shaped
-from numpy.typing import ArrayLike
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.demos.arrays import clean_indices, clean_observations
 from bigtrain.errors import DemonstrationError
 

@@ -53,6 +53,11 @@ def tiger_maze(
     rows, columns = np.nonzero(~np.isin(grid, ("#", "L", "R")))
     cells = list(zip(rows.tolist(), columns.tolist(), strict=True))
     number = {cell: index for index, cell in enumerate(cells)}
+    doors = {
+        (int(row), int(column)): context
+        for context, mark in enumerate("LR")
+        for row, column in np.argwhere(grid == mark)
+    }
     num_indicated = len(INDICATORS) * len(cells)
     gold, tiger = num_indicated, num_indicated + 1
     back = len(INDICATORS) * number[_place(grid, "x")]
@@ -66,9 +71,9 @@ def tiger_maze(
             heard, misheard = len(INDICATORS) * cell + np.array([1 + context, 2 - context])
             return {int(heard): p_hear, int(misheard): 1 - p_hear}
         row, column = np.add(cells[cell], MOVES[action]).tolist()
-        inside = 0 <= row < grid.shape[0] and 0 <= column < grid.shape[1]
-        if inside and grid[row, column] in "LR":
-            return {gold if "LR".index(grid[row, column]) == context else tiger: 1.0}
+        door = doors.get((row, column))
+        if door is not None:
+            return {gold if door == context else tiger: 1.0}
         return {len(INDICATORS) * number.get((row, column), cell): 1.0}
 
     num_states = num_indicated + 2

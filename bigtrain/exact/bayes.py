@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from numpy.typing import ArrayLike
 from scipy import sparse
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.exact import planning
@@ -24,6 +24,7 @@ from bigtrain.exact.hyperstates import Hyperstates
 from bigtrain.policy import BayesPolicy
 
 _EXPAND_SHARE = 0.98
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def solve_bayes(
     while True:
         search.solve()
         report(search.lower, search.upper, len(search.nodes))
-        closed = search.upper - search.lower <= enough
+        closed = bool(search.upper - search.lower <= enough)
         late = time.monotonic() - started > config.time_limit
         edge = search.edge()
         if closed or late or not len(edge) or len(search.nodes) >= config.max_hyperstates:
@@ -84,12 +85,6 @@ def solve_bayes(
                 search.policy(), search.lower, search.upper, closed, len(search.nodes)
             )
         search.nodes.expand(edge)
-
-
-class _Plans(NamedTuple):
-    """Plans that look at the state alone, and what each is worth where."""
-
-    values: Float[np.ndarray, "plan context state"]
 
 
 class _Search:
@@ -173,10 +168,11 @@ class _Search:
             ),
             shape=(count, count),
         )
-        slack = gamma / (1 - gamma) ** 2 * np.ptp(self.reward[np.isfinite(self.reward)]) / 2
-        slack *= nodes.merge_error
-        self.upper = float(nodes.root_probs @ upper.values[nodes.roots]) + upper.error + slack
-        self.lower = float(nodes.root_probs @ lower.values[nodes.roots]) - slack
+        spread = np.ptp(self.reward[np.isfinite(self.reward)])
+        slack = gamma / (1 - gamma) ** 2 * spread / 2 * nodes.merge_error
+        slack += _ROUNDING * np.abs(upper.values).max()
+        self.upper = float(nodes.root_probs @ upper.values[nodes.roots] + upper.error + slack)
+        self.lower = float(nodes.root_probs @ lower.values[nodes.roots] - slack)
 
     def edge(self) -> Int[np.ndarray, " node"]:
         """The nodes to expand: where the optimistic policy meets most of the gap."""
@@ -201,7 +197,7 @@ class _Search:
         for state in range(self.cmdp.num_states):
             values = np.concatenate([own[states == state], self._plans[:, :, state]])
             rows.append(_undominated(values - baseline / (1 - gamma)))
-        width = max(len(row) for row in rows)
+        width = _round_up(max(len(row) for row in rows))
         plans = np.stack([row[np.arange(width) % len(row)] for row in rows])
         reward = np.where(np.isfinite(self.reward), self.reward - baseline, -np.inf)
         return BayesPolicy(self.cmdp, reward, plans, baseline)
@@ -244,7 +240,9 @@ class _Search:
             inner = (children >= 0) & (place[children] >= 0)
             surprise = self._plans[0, context, successors[states, actions]]
             outer = np.where(children < 0, surprise, value_of[children, context])
-            constant = self.reward[states, actions] + gamma * np.where(inner, 0, probs * outer).sum(-1)
+            constant = self.reward[states, actions] + gamma * np.where(inner, 0, probs * outer).sum(
+                -1
+            )
             rows, _ = np.nonzero(inner)
             matrix = sparse.csr_matrix(
                 (probs[inner], (rows, place[children[inner]])), shape=(len(acting), len(acting))
@@ -253,7 +251,12 @@ class _Search:
         return result
 
 
-def _undominated(values: Float[np.ndarray, "plan context"]) -> Float[np.ndarray, "plan context"]:
+def _round_up(count: int) -> int:
+    """The next power of two: policies of like size then share compiled code."""
+    return 1 << max(2, (count - 1).bit_length())
+
+
+def _undominated(values: Float[np.ndarray, "plan context"]) -> Float[np.ndarray, "kept context"]:
     """The plans that no other is at least as good as in every context, repeats left out."""
     values = values[np.unique(np.round(values, 9), axis=0, return_index=True)[1]]
     keep = np.ones(len(values), bool)

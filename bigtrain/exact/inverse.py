@@ -54,9 +54,7 @@ def map_reward(
 
     def optimal_successor_features(weights):
         reward = (features @ weights).reshape(cmdp.num_states, cmdp.num_actions)
-        return planning.successor_features(
-            cmdp, planning.plan(cmdp, reward).policy, data.visited
-        )
+        return planning.successor_features(cmdp, planning.plan(cmdp, reward).policy, data.visited)
 
     weights = np.full(cmdp.num_features, float(config.prior_mean))
     successor_features = optimal_successor_features(weights)

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse import linalg
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.errors import PlanningError
 from bigtrain.transitions import Transitions
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Values of one MDP and the actions that reach them; no policy is better by more than `error`."""
+    """Values of one MDP and actions that reach them; nothing is better by more than `error`."""
 
     values: Float[np.ndarray, " state"]
     action_values: Float[np.ndarray, "state action"]
@@ -88,18 +88,17 @@ def policy_iteration(
     actions: Int[np.ndarray, " state"] | None = None,
 ) -> Solution:
     """Solves one MDP. A reward of -inf forbids an action; `actions` is where to begin."""
-    if actions is None:
-        actions = reward.argmax(-1)
+    chosen = np.asarray(reward.argmax(-1) if actions is None else actions)
     dynamics = Transitions(successors, probabilities[None])
     everyone = np.arange(len(reward))
     for _ in range(_MAX_ITERATIONS):
-        matrix = dynamics.matrix(0, np.eye(reward.shape[1])[actions])
-        values = solve_bellman(matrix, reward[everyone, actions], gamma)
+        matrix = dynamics.matrix(0, np.eye(reward.shape[1])[chosen])
+        values = solve_bellman(matrix, reward[everyone, chosen], gamma)
         action_values = reward + gamma * (probabilities * values[successors]).sum(-1)
-        gain = action_values.max(-1) - action_values[everyone, actions]
+        gain = action_values.max(-1) - action_values[everyone, chosen]
         if not (better := gain > _IMPROVEMENT * np.abs(values).max()).any():
-            return Solution(values, action_values, actions, float(gain.max() / (1 - gamma)))
-        actions = np.where(better, action_values.argmax(-1), actions)
+            return Solution(values, action_values, chosen, float(gain.max() / (1 - gamma)))
+        chosen = np.where(better, action_values.argmax(-1), chosen)
     raise PlanningError(
         f"Policy iteration did not settle within {_MAX_ITERATIONS} rounds on {len(reward)} states."
     )
@@ -114,7 +113,7 @@ def solve_bellman(
     deterministic ones, which defeat it, have factors that stay sparse. So try the one, then
     fall back to the other.
     """
-    system = sparse.identity(matrix.shape[0], format="csr") - gamma * matrix
+    system = sparse.identity(len(reward), format="csr") - gamma * matrix
     if len(reward) > _DIRECT_SIZE:
         columns = []
         for column in reward.reshape(len(reward), -1).T:
@@ -179,12 +178,12 @@ def successor_features(
                 np.arange(cmdp.num_states + 1) * cmdp.num_actions,
             )
         )
-        followed = choose @ features
+        followed = sparse.csr_matrix(choose @ features)
         if by_row:
             occupancy = solve_bellman(matrix.T.tocsr(), onward.T.toarray(), cmdp.gamma)
             after = (followed.T @ occupancy).T
         else:
             after = onward @ solve_bellman(matrix, followed.toarray(), cmdp.gamma)
-        rows = features[wanted].toarray() + cmdp.gamma * after
+        rows = sparse.csr_matrix(features[wanted]).toarray() + cmdp.gamma * after
         result[context] = rows.reshape(result.shape[1:])
     return result

@@ -1,0 +1,242 @@
+"""A policy in a finite problem as a Markov chain, so that its results need no sampling.
+
+A node is a state of the problem with a memory of the policy. The policy itself is asked what it
+does there, whatever it is made of; nodes are found as the chain reaches them.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from scipy import sparse
+
+from bigtrain.cmdp import TabularCMDP
+from bigtrain.exact.planning import solve_bellman
+from bigtrain.policy import NO_ACTION, Policy
+
+_SAME_MEMORY = 1e-4
+"""Memories that differ by less, relatively where they are large, are taken as one."""
+
+
+class Totals(NamedTuple):
+    """What to expect of an episode: sums over its steps, and probabilities of how it goes."""
+
+    total_return: float
+    discounted_return: float
+    success: float
+    unfinished: float
+    exploring: float
+
+
+class Controller:
+    """The chain of `policy` in `cmdp`, from its first observation on."""
+
+    def __init__(self, policy: Policy, cmdp: TabularCMDP):
+        self.cmdp = cmdp
+        self._policy = policy
+        self._index: dict[bytes, int] = {}
+        self._leaves, self._structure = jax.tree.flatten(policy.init())
+        self._memories = [np.zeros((0, *np.shape(leaf)), leaf.dtype) for leaf in self._leaves]
+        shape = (cmdp.num_actions, cmdp.successors.shape[-1])
+        self.states = np.zeros(0, np.int32)
+        self.last_actions = np.zeros(0, np.int32)
+        self.expanded: Bool[np.ndarray, " node"] = np.zeros(0, bool)
+        self.action_probs = np.zeros((0, cmdp.num_actions))
+        self.children = np.zeros((0, *shape), np.int64)
+        starts = np.flatnonzero(cmdp.initial)
+        first = [np.repeat(np.asarray(leaf)[None], len(starts), 0) for leaf in self._leaves]
+        roots = self._add(starts, np.full(len(starts), NO_ACTION), first)
+        self.start = np.zeros((len(self.states), cmdp.num_contexts))
+        self.start[roots] = np.outer(np.asarray(cmdp.initial)[starts], cmdp.context_prior)
+
+    def totals(
+        self,
+        reward: Float[np.ndarray, "state action"],
+        horizon: int,
+        *,
+        goal: Bool[np.ndarray, " state"],
+        failure: Bool[np.ndarray, " state"],
+        exploring: Bool[np.ndarray, " state"],
+    ) -> Totals:
+        """What `horizon` steps bring, in expectation."""
+        mass = np.stack([self.start, self.start], 1)  # all episodes, and those still undecided
+        total = discounted = success = explored = 0.0
+        for step in range(horizon + 1):
+            success += mass[goal[self.states], 1].sum()
+            mass[(goal | failure)[self.states], 1] = 0
+            if step == horizon:
+                break
+            mass = self._reach(mass)
+            present = mass[:, 0].sum(-1)
+            gained = float(present @ (self.action_probs * reward[self.states]).sum(-1))
+            total += gained
+            discounted += self.cmdp.gamma**step * gained
+            explored += float(present[exploring[self.states]].sum())
+            mass = self._advance(mass)
+        return Totals(total, discounted, float(success), float(mass[:, 1].sum()), explored)
+
+    def value(
+        self,
+        reward: Float[np.ndarray, "state action"],
+        *,
+        tolerance: float = 1e-11,
+        max_nodes: int = 50_000,
+    ) -> tuple[float, float]:
+        """Bounds on the discounted return without end.
+
+        The chain is followed until what it has not seen weighs less than `tolerance`.
+        """
+        mass, weight = self.start[:, None], 1.0
+        while len(self.states) < max_nodes:
+            heavy = weight * mass[:, 0].sum(-1) > tolerance
+            if not (heavy & ~self.expanded[: len(mass)]).any() and not self._unseen(mass):
+                break
+            mass = self._advance(self._reach(mass, tolerance / weight))
+            weight *= self.cmdp.gamma
+            if weight < tolerance:
+                break
+        return self._solve(reward)
+
+    def _unseen(self, mass: Float[np.ndarray, "node 1 context"]) -> bool:
+        """Whether nodes that matter still lead to nodes that were never looked at."""
+        known = np.flatnonzero(mass[:, 0].sum(-1) > 0)
+        children = self.children[known][self.action_probs[known] > 0]
+        return bool((~self.expanded[children[children >= 0]]).any())
+
+    def _solve(self, reward: Float[np.ndarray, "state action"]) -> tuple[float, float]:
+        gamma, count = self.cmdp.gamma, len(self.states)
+        nodes = np.flatnonzero(self.expanded)
+        probabilities = self.cmdp.transitions.probabilities[:, self.states[nodes]]
+        edges = self.action_probs[nodes][None, ..., None] * probabilities
+        children = self.children[nodes]
+        gained = np.zeros(count)
+        gained[nodes] = (self.action_probs * reward[self.states]).sum(-1)[nodes]
+        bounds = []
+        for extreme in (reward.min(), reward.max()):
+            edge = np.where(self.expanded, gained, extreme)
+            worth = 0.0
+            for context in range(self.cmdp.num_contexts):
+                used = np.nonzero(edges[context])
+                chain = sparse.csr_matrix(
+                    (edges[context][used], (nodes[used[0]], children[used])), shape=(count, count)
+                )
+                chain += sparse.diags((~self.expanded).astype(float))
+                start = np.zeros(count)
+                start[: len(self.start)] = self.start[:, context]
+                worth += start @ solve_bellman(chain.tocsr(), edge, gamma)
+            bounds.append(float(worth))
+        return bounds[0], bounds[1]
+
+    def _reach(
+        self, mass: Float[np.ndarray, "node kind context"], least: float = 0.0
+    ) -> Float[np.ndarray, "more_nodes kind context"]:
+        """Expands the nodes that hold mass; `mass`, with a place for every node there is now."""
+        wanted = np.flatnonzero(mass.sum((1, 2)) > least)
+        self._expand(wanted[~self.expanded[wanted]])
+        grown = np.zeros((len(self.states), *mass.shape[1:]))
+        grown[: len(mass)] = mass
+        return grown
+
+    def _advance(
+        self, mass: Float[np.ndarray, "node kind context"]
+    ) -> Float[np.ndarray, "node kind context"]:
+        """Where the mass is a step later."""
+        nodes = np.flatnonzero(mass.any((1, 2)) & self.expanded)
+        probabilities = np.moveaxis(
+            self.cmdp.transitions.probabilities[:, self.states[nodes]], 0, -1
+        )
+        moved = probabilities * self.action_probs[nodes][..., None, None]
+        children = self.children[nodes]
+        used = moved.any(-1)
+        flow = mass[nodes][:, None, None] * moved[..., None, :]
+        after = np.zeros_like(mass)
+        np.add.at(after, children[used], flow[used])
+        return after
+
+    def _expand(self, nodes: Int[np.ndarray, " node"]) -> None:
+        if not len(nodes):
+            return
+        memories, probs = self._ask(nodes)
+        probabilities = self.cmdp.transitions.probabilities[:, self.states[nodes]]
+        possible = (probabilities.sum(0) > 0) & (probs > 0)[..., None]
+        place, action, _ = np.nonzero(possible)
+        children = np.full(possible.shape, -1)
+        children[possible] = self._add(
+            self.cmdp.transitions.successors[self.states[nodes]][possible],
+            action,
+            [leaf[place] for leaf in memories],
+        )
+        self.children[nodes], self.action_probs[nodes] = children, probs
+        self.expanded[nodes] = True
+
+    def _ask(
+        self, nodes: Int[np.ndarray, " node"]
+    ) -> tuple[list[np.ndarray], Float[np.ndarray, "node action"]]:
+        """What the policy does in these nodes, and its memory afterwards.
+
+        The batch is padded to a power of two, so that few sizes are compiled.
+        """
+        padded = np.resize(nodes, 1 << max(4, int(np.ceil(np.log2(len(nodes))))))
+        memory = jax.tree.unflatten(
+            self._structure, [jnp.asarray(leaf[padded]) for leaf in self._memories]
+        )
+        memory, probs = _step(
+            self._policy,
+            self.cmdp,
+            memory,
+            jnp.asarray(self.states[padded]),
+            jnp.asarray(self.last_actions[padded]),
+        )
+        leaves = [np.asarray(leaf)[: len(nodes)] for leaf in jax.tree.leaves(memory)]
+        probs = np.asarray(probs, np.float64)[: len(nodes)]
+        return leaves, probs / probs.sum(-1, keepdims=True)
+
+    def _add(
+        self,
+        states: Int[np.ndarray, " new"],
+        last_actions: Int[np.ndarray, " new"],
+        memories: list[np.ndarray],
+    ) -> Int[np.ndarray, " new"]:
+        columns = [states[:, None], last_actions[:, None]]
+        columns += [_rounded(leaf).reshape(len(states), -1) for leaf in memories]
+        keys = np.concatenate([column.astype(np.float64) for column in columns], 1) + 0.0
+        nodes = np.empty(len(states), np.int64)
+        fresh: list[int] = []
+        for place, key in enumerate(keys):
+            new = len(self.states) + len(fresh)
+            nodes[place] = self._index.setdefault(key.tobytes(), new)
+            if nodes[place] == new:
+                fresh.append(place)
+        self._memories = [
+            np.concatenate([old, new[fresh]])
+            for old, new in zip(self._memories, memories, strict=True)
+        ]
+        self.states = np.append(self.states, states[fresh]).astype(np.int32)
+        self.last_actions = np.append(self.last_actions, last_actions[fresh]).astype(np.int32)
+        self.expanded = np.append(self.expanded, np.zeros(len(fresh), bool))
+        grown = np.zeros((len(fresh), self.cmdp.num_actions))
+        self.action_probs = np.concatenate([self.action_probs, grown])
+        unknown = np.full((len(fresh), *self.children.shape[1:]), -1)
+        self.children = np.concatenate([self.children, unknown])
+        return nodes
+
+
+def _rounded(leaf: np.ndarray) -> np.ndarray:
+    if not np.issubdtype(leaf.dtype, np.floating):
+        return leaf
+    return np.round(np.arcsinh(leaf.astype(np.float64)) / _SAME_MEMORY)
+
+
+@eqx.filter_jit
+def _step(
+    policy: Policy,
+    cmdp: TabularCMDP,
+    memory: Any,
+    states: Int[Array, " node"],
+    last_actions: Int[Array, " node"],
+) -> tuple[Any, Float[Array, "node action"]]:
+    memory, decision = jax.vmap(policy.step)(memory, jax.vmap(cmdp.observe)(states), last_actions)
+    return memory, decision.probs

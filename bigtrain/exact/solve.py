@@ -1,0 +1,65 @@
+"""BIG by the exact route: no network, no sampling, for finite problems."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bigtrain.cmdp import TabularCMDP
+from bigtrain.demos import Demonstrations
+from bigtrain.exact.bayes import BayesConfig, solve_bayes
+from bigtrain.exact.inverse import map_reward
+from bigtrain.exploration import CostOfExploration, predictive_reward
+from bigtrain.fit import Callback, Event, FitResult
+from bigtrain.irl import IRLConfig
+
+
+@dataclass(frozen=True)
+class SolveConfig:
+    """Settings of the exact route."""
+
+    irl: IRLConfig = field(default_factory=IRLConfig)
+    bayes: BayesConfig = field(default_factory=BayesConfig)
+
+
+def solve(
+    cmdp: TabularCMDP,
+    demonstrations: Demonstrations,
+    *,
+    reward_range: tuple[float, float],
+    exploration: CostOfExploration | None = None,
+    config: SolveConfig = SolveConfig(),
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+    inference_cmdp: TabularCMDP | None = None,
+) -> FitResult:
+    """Infers the reward, prices exploration, and finds the Bayes-optimal policy, all exactly.
+
+    `seed` is accepted so that the exact route can take the learned one's place; nothing here is
+    random. `inference_cmdp` is the problem as the inference sees it, where that differs (see
+    `baselines.average_contexts`).
+    """
+    history: list[Event] = []
+
+    def announce(phase: str, **metrics: float) -> None:
+        step = sum(event.phase == phase for event in history) + 1
+        history.append(Event(phase, step, metrics))
+        for callback in callbacks:
+            callback(history[-1])
+
+    inferred = map_reward(
+        inference_cmdp or cmdp,
+        demonstrations,
+        config.irl,
+        report=lambda _, mismatch: announce("reward", mismatch=mismatch),
+    )
+    reward = predictive_reward(
+        cmdp, inferred.posterior, reward_range=reward_range, exploration=exploration
+    )
+    solution = solve_bayes(
+        cmdp,
+        reward.table(),
+        config.bayes,
+        report=lambda lower, upper, count: announce(
+            "policy", lower=lower, upper=upper, hyperstates=float(count)
+        ),
+    )
+    return FitResult(cmdp, reward, solution.policy, solution, tuple(history))
