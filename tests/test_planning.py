@@ -250,9 +250,7 @@ def test_three_state_successor_features_are_the_papers():
 @pytest.mark.parametrize("seed", range(3))
 def test_successor_features_times_weights_are_the_optimal_action_values(num_features, seed):
     rng = np.random.default_rng(seed)
-    cmdp = with_features(
-        random_cmdp(seed, 3, 5, 2, 0.95), rng.normal(size=(5, 2, num_features))
-    )
+    cmdp = with_features(random_cmdp(seed, 3, 5, 2, 0.95), rng.normal(size=(5, 2, num_features)))
     weights = rng.normal(size=num_features)
     reward = (cmdp.feature_matrix() @ weights).reshape(5, 2)
     found = plan(cmdp, reward)

@@ -18,7 +18,7 @@ TIE_TOLERANCE = 1e-9
 _IMPROVEMENT = 1e-11
 _MAX_ITERATIONS = 10_000
 _DIRECT_SIZE = 400
-_KRYLOV_ITERATIONS = 200
+_KRYLOV_ITERATIONS = 80
 _KRYLOV_TOLERANCE = 1e-13
 
 
@@ -116,9 +116,11 @@ def solve_bellman(
     system = sparse.identity(len(reward), format="csr") - gamma * matrix
     if len(reward) > _DIRECT_SIZE:
         columns = []
+        start = np.random.default_rng(0).normal(size=len(reward))  # from 0 it can break down
         for column in reward.reshape(len(reward), -1).T:
+            guess = start * np.abs(column).max()
             values, _ = linalg.bicgstab(
-                system, column, rtol=_KRYLOV_TOLERANCE, atol=0.0, maxiter=_KRYLOV_ITERATIONS
+                system, column, guess, rtol=_KRYLOV_TOLERANCE, atol=0.0, maxiter=_KRYLOV_ITERATIONS
             )
             residual = np.abs(system @ values - column).max()
             if not residual <= 100 * _KRYLOV_TOLERANCE * np.abs(column).max():
