@@ -19,14 +19,14 @@ from bigtrain.cmdp import CMDP, State, TabularCMDP
 class Belief(NamedTuple):
     """log p(θ | history), normalised."""
 
-    log_probs: Float[Array, " context"]
+    log_probs: Float[Array, "*batch context"]
 
     @property
-    def probs(self) -> Float[Array, " context"]:
+    def probs(self) -> Float[Array, "*batch context"]:
         return jnp.exp(self.log_probs)
 
     @property
-    def entropy(self) -> Float[Array, ""]:
+    def entropy(self) -> Float[Array, "*batch"]:
         """In nats."""
         return -jnp.where(self.probs > 0, self.probs * self.log_probs, 0).sum(-1)
 

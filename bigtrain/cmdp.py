@@ -6,6 +6,7 @@ states that end a task lead to themselves for ever.
 """
 
 import abc
+import collections
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -27,7 +28,10 @@ State = Any
 
 
 class CMDP(eqx.Module):
-    """A contextual MDP as pure functions of one episode; batch them with `jax.vmap`."""
+    """A contextual MDP as pure functions of one episode.
+
+    Batch them with `jax.vmap` and compile them with `eqx.filter_jit`.
+    """
 
     context_prior: eqx.AbstractVar[Any]
     gamma: eqx.AbstractVar[float]
@@ -130,12 +134,13 @@ class TabularCMDP(CMDP):
         context_names: Sequence[str] | None = None,
         task: Task | None = None,
     ):
-        num_contexts, num_states, num_actions = _sizes(transitions)
+        dynamics = transitions_lib.convert(transitions)
+        num_contexts, num_states, num_actions, _ = dynamics.probabilities.shape
         self.state_names = _check_names("state_names", state_names, "s", num_states)
         self.action_names = _check_names("action_names", action_names, "a", num_actions)
         self.context_names = _check_names("context_names", context_names, "context-", num_contexts)
         self.successors, self.probabilities = transitions_lib.check(
-            transitions, name_row=self._name_row
+            dynamics, name_row=self._name_row
         )
         self.context_prior = _check_distribution("context_prior", context_prior, self.context_names)
         self.initial = _check_distribution("initial", initial, self.state_names)
@@ -214,6 +219,11 @@ class TabularCMDP(CMDP):
 
     def identify(self, observation: Shaped[Array, "..."]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
         """The state that looks like `observation`, and whether there is one."""
+        expected = jax.eval_shape(self.observe, jnp.zeros((), jnp.int32)).shape
+        if jnp.shape(observation) != expected:
+            raise CMDPError(
+                f"An observation must have the shape {expected}, got {jnp.shape(observation)}."
+            )
         if self.observer is None:
             state = jnp.argmax(observation).astype(jnp.int32)
             return state, jnp.all(observation == self.observe(state))
@@ -236,11 +246,11 @@ class TabularCMDP(CMDP):
             return sparse.csr_matrix((np.ones(len(same)), same, np.arange(len(same) + 1)))
         return sparse.csr_matrix(np.asarray(self.feature_table).reshape(-1, self.num_features))
 
-    def state_indices(self, states: Iterable[int | str]) -> tuple[int, ...]:
+    def state_indices(self, states: Iterable[int | np.integer | str]) -> tuple[int, ...]:
         """The indices of states given by index or by name."""
         return tuple(_index("state", state, self.state_names) for state in states)
 
-    def action_indices(self, actions: Iterable[int | str]) -> tuple[int, ...]:
+    def action_indices(self, actions: Iterable[int | np.integer | str]) -> tuple[int, ...]:
         """The indices of actions given by index or by name."""
         return tuple(_index("action", action, self.action_names) for action in actions)
 
@@ -257,15 +267,6 @@ class TabularCMDP(CMDP):
         return found
 
 
-def _sizes(transitions: ArrayLike | Transitions) -> tuple[int, int, int]:
-    """(contexts, states, actions), as far as the shape tells; `check` has the last word."""
-    shape = np.shape(
-        transitions.probabilities if isinstance(transitions, Transitions) else transitions
-    )
-    num_contexts, num_states, num_actions, *_ = (*shape, 0, 0, 0)
-    return num_contexts, num_states, num_actions
-
-
 def _check_names(
     field: str, names: Sequence[str] | None, prefix: str, count: int
 ) -> tuple[str, ...]:
@@ -274,13 +275,13 @@ def _check_names(
     names = tuple(str(name) for name in names)
     if len(names) != count:
         raise CMDPError(f"`{field}` must have {count} entries, got {len(names)}: {names}.")
-    repeated = {name for name in names if names.count(name) > 1} if count < 1000 else set()
-    if repeated:
-        raise CMDPError(f"`{field}` must differ from each other, got {sorted(repeated)} twice.")
+    if len(set(names)) < count:
+        repeated, _ = collections.Counter(names).most_common(1)[0]
+        raise CMDPError(f"`{field}` must differ from each other, got {repeated!r} twice.")
     return names
 
 
-def _index(kind: str, given: int | str, names: tuple[str, ...]) -> int:
+def _index(kind: str, given: int | np.integer | str, names: tuple[str, ...]) -> int:
     if isinstance(given, str):
         if given in names:
             return names.index(given)
@@ -315,7 +316,7 @@ def _check_features(
 ) -> Float[np.ndarray, "state action feature"] | None:
     if given is None:
         return None
-    values = np.asarray(given, np.float64)
+    values = np.array(given, np.float64)
     if values.ndim != 3 or values.shape[:2] != (num_states, num_actions):
         raise CMDPError(
             f"`features` must have the shape ({num_states}, {num_actions}, feature), as "
@@ -333,8 +334,10 @@ def _check_features(
 def _check_observations(
     given: ArrayLike | Callable[[Array], Array] | None, num_states: int
 ) -> Shaped[np.ndarray, "state ..."] | Callable[[Array], Array] | None:
-    if given is None or callable(given):
-        return given
+    if given is None:
+        return None
+    if callable(given):
+        return given if isinstance(given, eqx.Module) else jax.tree_util.Partial(given)
     values = np.asarray(given)
     if values.ndim < 1 or len(values) != num_states:
         raise CMDPError(
@@ -344,4 +347,8 @@ def _check_observations(
     if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
         state = np.argwhere(~np.isfinite(values))[0][0]
         raise CMDPError(f"`observations` must be finite, but state {state} has NaN or infinity.")
-    return values
+    carried = values.astype(jax.dtypes.canonicalize_dtype(values.dtype))
+    if not np.issubdtype(values.dtype, np.inexact) and (carried != values).any():
+        state = np.argwhere(carried != values)[0][0]
+        raise CMDPError(f"`observations` must fit {carried.dtype}, but state {state} does not.")
+    return carried

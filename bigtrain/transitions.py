@@ -45,7 +45,7 @@ class Transitions(NamedTuple):
 
 def from_dense(transitions: Float[np.ndarray, "context state action next_state"]) -> Transitions:
     """The sparse form of a full table."""
-    possible = (transitions > 0).any(0)
+    possible = (transitions != 0).any(0)
     order = np.argsort(~possible, axis=-1, kind="stable")
     successors = order[..., : max(1, possible.sum(-1).max())]
     return Transitions(successors, np.take_along_axis(transitions, successors[None], axis=-1))
@@ -85,27 +85,41 @@ def from_function(
     return Transitions(successors, probabilities)
 
 
+def convert(given: ArrayLike | Transitions) -> Transitions:
+    """`given` in the sparse form, its shapes checked."""
+    if isinstance(given, Transitions):
+        successors, probabilities = (np.asarray(part) for part in given)
+        sparse_form = Transitions(successors, probabilities.astype(np.float64))
+        _check_sparse_shapes(sparse_form)
+        return sparse_form
+    try:
+        dense = np.asarray(given, np.float64)
+    except ValueError as error:
+        raise CMDPError(f"`transitions` must be an array of numbers: {error}.") from None
+    if dense.ndim != 4 or dense.shape[1] != dense.shape[3] or 0 in dense.shape:
+        raise CMDPError(
+            "`transitions` must have the axes [context, state, action, next state] with as "
+            f"many states as next states, got the shape {dense.shape}."
+        )
+    return from_dense(dense)
+
+
 def check(
-    given: ArrayLike | Transitions, *, name_row: Callable[[tuple[int, ...]], str] = str
+    sparse_form: Transitions, *, name_row: Callable[[tuple[int, ...]], str] = str
 ) -> Transitions:
-    """`given` as checked, normalised sparse transitions.
+    """Checks that these are probabilities, and normalises them.
 
     `name_row` words the place of a flaw from its index (context, state, action).
     """
-    if isinstance(given, Transitions):
-        sparse_form = Transitions(*(np.asarray(part) for part in given))
-        _check_sparse_shapes(sparse_form)
-    else:
-        dense = np.asarray(given, np.float64)
-        if dense.ndim != 4 or dense.shape[1] != dense.shape[3] or 0 in dense.shape:
-            raise CMDPError(
-                "`transitions` must have the axes [context, state, action, next state] with as "
-                f"many states as next states, got the shape {dense.shape}."
-            )
-        _check_entries(dense, name_row)
-        sparse_form = from_dense(dense)
-    probabilities = np.asarray(sparse_form.probabilities, np.float64)
-    _check_entries(probabilities, name_row)
+    probabilities = sparse_form.probabilities
+    wrong = ~(probabilities >= 0) | ~np.isfinite(probabilities)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        next_state = sparse_form.successors[place[1:]]
+        raise CMDPError(
+            "`transitions` must be probabilities, finite and not negative, but "
+            f"{name_row(place[:3])} has {probabilities[place]:.6g} for the next state {next_state}."
+        )
     sums = probabilities.sum(-1)
     wrong = np.abs(sums - 1) > ROW_SUM_TOLERANCE
     if wrong.any():
@@ -137,19 +151,6 @@ def _check_sparse_shapes(given: Transitions) -> None:
         raise CMDPError(
             f"`successors` must be states from 0 to {len(successors) - 1}, "
             f"got values from {successors.min()} to {successors.max()}."
-        )
-
-
-def _check_entries(
-    probabilities: Float[np.ndarray, "context state action successor"],
-    name_row: Callable[[tuple[int, ...]], str],
-) -> None:
-    wrong = ~(probabilities >= 0) | ~np.isfinite(probabilities)
-    if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise CMDPError(
-            "`transitions` must be probabilities, finite and not negative, but "
-            f"{name_row(place[:3])} has {probabilities[place]:.6g} at index {place[3]}."
         )
 
 

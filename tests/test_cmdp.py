@@ -19,7 +19,7 @@ from bigtrain import envs
 from bigtrain.belief import ExactFilter
 from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import BigTrainError, CMDPError, UnknownDynamicsError
-from bigtrain.transitions import Transitions, check, from_dense, from_function
+from bigtrain.transitions import Transitions, check, convert, from_dense, from_function
 
 NAN, INF = float("nan"), float("inf")
 SPARSE = list(range(8))  # seeds of random problems in which most transitions are impossible
@@ -61,7 +61,7 @@ class TestForms:
     @pytest.mark.parametrize("seed", SPARSE)
     def test_a_full_table_comes_back_from_its_sparse_form(self, seed):
         table = dense(random_sparse(seed))
-        made = check(table)
+        made = check(convert(table))
         assert made.successors.shape == made.probabilities.shape[1:]
         # No wider than the most successors that some (s, a) has over all contexts.
         assert made.successors.shape[-1] == (table > 0).any(0).sum(-1).max()
@@ -204,7 +204,7 @@ class TestRefused:
             ),
             pytest.param(
                 {"transitions": changed((1, 2, 0, 1), NAN)},
-                ["finite", "'wet'", "'end'", "'stay'", "nan", "index 1"],
+                ["finite", "'wet'", "'end'", "'stay'", "nan", "next state 1"],
                 id="NaN",
             ),
             pytest.param(
@@ -391,7 +391,7 @@ class TestRefused:
             pytest.param(
                 np.zeros((3, 2, 2), int),
                 np.tile([1.5, -0.5], (2, 3, 2, 1)),
-                ["not negative", "'context-0'", "'s0'", "'a0'", "-0.5", "index 1"],
+                ["not negative", "'context-0'", "'s0'", "'a0'", "-0.5", "next state 0"],
                 id="negative where the row sums to one",
             ),
         ],
@@ -751,3 +751,49 @@ class TestSimulators:
     def test_the_base_class_is_abstract(self):
         with pytest.raises(TypeError, match="abstract"):
             CMDP()  # pyright: ignore[reportAbstractUsage, reportCallIssue]
+
+
+class TestStatedOddly:
+    """Flaws that would otherwise pass unseen, or speak of the wrong thing."""
+
+    uniform = np.full((2, 4, 2, 4), 0.25)
+
+    def make(self, transitions: Any = None, **fields) -> TabularCMDP:
+        given = self.uniform if transitions is None else transitions
+        return TabularCMDP(given, [0.5, 0.5], [1.0, 0.0, 0.0, 0.0], gamma=0.9, **fields)
+
+    def test_a_missing_axis_is_named_before_the_names_that_do_not_fit_it(self):
+        with pytest.raises(CMDPError, match=r"`transitions` must have the axes .*\(4, 2, 4\)"):
+            self.make(self.uniform[0], state_names=list("abcd"))
+
+    def test_ragged_lists(self):
+        with pytest.raises(CMDPError, match="`transitions` must be an array of numbers"):
+            self.make([[[[1.0], [0.5, 0.5]]]])
+
+    def test_many_states_with_one_name(self):
+        table = Transitions(np.zeros((1000, 1, 1), int), np.ones((1, 1000, 1, 1)))
+        with pytest.raises(CMDPError, match="'x' twice"):
+            TabularCMDP(table, [1.0], np.eye(1, 1000)[0], gamma=0.9, state_names=["x"] * 1000)
+
+    def test_a_plain_function_as_observer_goes_through_jit(self):
+        made = self.make(observations=lambda state: state * 2)
+        assert int(jax.jit(lambda cmdp: cmdp.observe(jnp.int32(1)))(made)) == 2
+
+    def test_integers_that_jax_cannot_carry(self):
+        with pytest.raises(CMDPError, match="must fit int32, but state 1"):
+            self.make(observations=np.array([0, 2**32, 1, 2]))
+
+    def test_an_observation_of_another_shape_is_not_broadcast(self):
+        made = self.make(observations=np.array([[5.0, 5.0], [1, 2], [3, 4], [6, 7]]))
+        with pytest.raises(CMDPError, match=r"shape \(2,\), got \(\)"):
+            made.identify(jnp.float32(5))
+
+    def test_what_all_states_look_like_is_what_each_looks_like(self):
+        made = self.make(observations=np.array([0.1, 0.2, 0.3, 0.4]))
+        assert made.observation_array().dtype == made.observe(jnp.int32(0)).dtype
+
+    def test_features_are_ones_own(self):
+        features = np.ones((4, 2, 3))
+        made = self.make(features=features)
+        features[:] = 0
+        assert np.asarray(made.feature_table).all()

@@ -1,9 +1,10 @@
 """Demonstrations held against a finite problem: which states they visit, and whether they can."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos.arrays import Where, is_state_indices
 from bigtrain.errors import DemonstrationError
@@ -49,7 +50,8 @@ def _match_rows(
     A dictionary of bytes: 255,000 pictures of 5 × 5 × 3 take 0.06 s, and large pictures
     are not sorted or moved.
     """
-    dtype = np.result_type(rows, table)
+    both_floating = rows.dtype.kind == table.dtype.kind == "f"
+    dtype = table.dtype if both_floating else np.result_type(rows, table)
     size = dtype.itemsize * max(1, int(np.prod(table.shape[1:])))
     known: dict[bytes, int] = {}
     twins: dict[int, int] = {}
@@ -128,7 +130,7 @@ def check_transitions(
         raise refuse(step, "which no context allows that allows the steps before it")
 
 
-def _first(mask: ArrayLike) -> int | None:
+def _first(mask: Any) -> int | None:
     """The first place that is true, if any is."""
     places = np.flatnonzero(mask)
     return int(places[0]) if len(places) else None
