@@ -331,13 +331,20 @@ def _check_features(
     return values
 
 
+def _as_pytree(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """`function` as something that passes through `jit`."""
+    if issubclass(type(function), eqx.Module):
+        return function
+    return jax.tree_util.Partial(function)
+
+
 def _check_observations(
     given: ArrayLike | Callable[[Array], Array] | None, num_states: int
 ) -> Shaped[np.ndarray, "state ..."] | Callable[[Array], Array] | None:
     if given is None:
         return None
     if callable(given):
-        return given if isinstance(given, eqx.Module) else jax.tree_util.Partial(given)
+        return _as_pytree(given)
     values = np.asarray(given)
     if values.ndim < 1 or len(values) != num_states:
         raise CMDPError(

@@ -219,9 +219,10 @@ def map_estimate(
         direction = jax.scipy.linalg.solve(precision, gradient, assume_a="pos")
         slope = gradient @ direction
         start = objective(weights)
+        rounding = 16 * jnp.finfo(start.dtype).eps * jnp.abs(start)
 
         def too_far(scale):
-            gained = objective(weights + scale * direction) - start
+            gained = objective(weights + scale * direction) - start + rounding
             return (gained < 1e-4 * scale * slope) & (scale > 1e-10)
 
         scale = jax.lax.while_loop(too_far, lambda scale: scale / 2, jnp.ones_like(slope))

@@ -199,7 +199,7 @@ class TestRefused:
             ),
             pytest.param(
                 {"transitions": changed((1, 0, 1, 2), -0.25)},
-                ["not negative", "'wet'", "'home'", "'go'", "-0.25", "index 2"],
+                ["not negative", "'wet'", "'home'", "'go'", "-0.25", "next state 2"],
                 id="negative",
             ),
             pytest.param(
@@ -209,7 +209,7 @@ class TestRefused:
             ),
             pytest.param(
                 {"transitions": changed((0, 1, 0, 0), INF)},
-                ["finite", "'dry'", "'road'", "'stay'", "inf", "index 0"],
+                ["finite", "'dry'", "'road'", "'stay'", "inf", "next state 0"],
                 id="infinity",
             ),
             pytest.param(

@@ -118,7 +118,6 @@ def check_transitions(
         if step is not None:
             name = cmdp.context_names[context[step]]
             raise refuse(step, f"which is impossible in its context `{name}`")
-        return
     possible = possible & (np.asarray(cmdp.context_prior) > 0)[:, None]
     step = _first(~possible.any(0))
     if step is not None:

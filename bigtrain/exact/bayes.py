@@ -69,7 +69,7 @@ def solve_bayes(
     hyperstates after every round.
     """
     table = planning.reward_table(cmdp, reward)
-    enough = config.gap * max(np.ptp(table), np.finfo(float).tiny)
+    enough = config.gap * np.ptp(table)
     if allowed is not None:
         table = np.where(allowed, table, -np.inf)
     started = time.monotonic()
@@ -77,7 +77,7 @@ def solve_bayes(
     while True:
         search.solve()
         report(search.lower, search.upper, len(search.nodes))
-        closed = bool(search.upper - search.lower <= enough)
+        closed = bool(search.upper - search.lower <= enough + 4 * search.slack)
         late = time.monotonic() - started > config.time_limit
         edge = search.edge()
         if closed or late or not len(edge) or len(search.nodes) >= config.max_hyperstates:
@@ -108,23 +108,10 @@ class _Search:
         plans = {tuple(solution.actions.tolist()) for solution in (*informed, blind)}
         constant = np.flatnonzero(np.isfinite(reward).all(0))
         plans |= {(int(action),) * cmdp.num_states for action in constant}
-        self._plans = np.stack([self._evaluate(np.array(plan)) for plan in sorted(plans)])
+        choices = [np.eye(cmdp.num_actions)[list(plan)] for plan in sorted(plans)]
+        self._plans = np.stack([planning.policy_values(cmdp, c, reward) for c in choices])
         self._upper_actions = self._lower_actions = np.zeros(0, np.int64)
-        self.lower = self.upper = np.nan
-
-    def _evaluate(self, actions: Int[np.ndarray, " state"]) -> Float[np.ndarray, "context state"]:
-        everyone = np.arange(self.cmdp.num_states)
-        choice = np.eye(self.cmdp.num_actions)[actions]
-        return np.stack(
-            [
-                planning.solve_bellman(
-                    self.cmdp.transitions.matrix(context, choice),
-                    self.reward[everyone, actions],
-                    self.cmdp.gamma,
-                )
-                for context in range(self.cmdp.num_contexts)
-            ]
-        )
+        self.lower = self.upper = self.slack = np.nan
 
     def solve(self) -> None:
         """Brings both bounds up to date with the graph."""
@@ -169,10 +156,10 @@ class _Search:
             shape=(count, count),
         )
         spread = np.ptp(self.reward[np.isfinite(self.reward)])
-        slack = gamma / (1 - gamma) ** 2 * spread / 2 * nodes.merge_error
-        slack += _ROUNDING * np.abs(upper.values).max()
-        self.upper = float(nodes.root_probs @ upper.values[nodes.roots] + upper.error + slack)
-        self.lower = float(nodes.root_probs @ lower.values[nodes.roots] - slack)
+        merged = gamma / (1 - gamma) ** 2 * spread / 2 * nodes.merge_error
+        self.slack = float(merged + upper.error + _ROUNDING * np.abs(upper.values).max())
+        self.upper = float(nodes.root_probs @ upper.values[nodes.roots]) + self.slack
+        self.lower = float(nodes.root_probs @ lower.values[nodes.roots]) - self.slack
 
     def edge(self) -> Int[np.ndarray, " node"]:
         """The nodes to expand: where the optimistic policy meets most of the gap."""

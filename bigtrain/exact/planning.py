@@ -137,12 +137,24 @@ def evaluate_policy(
     reward: ArrayLike,
 ) -> Float[np.ndarray, "context state"]:
     """V of a policy that depends on the state, and where it has that axis on the context."""
-    table = reward_table(cmdp, reward)
+    return policy_values(cmdp, policy, reward_table(cmdp, reward))
+
+
+def policy_values(
+    cmdp: TabularCMDP,
+    policy: Float[np.ndarray, "*context state action"],
+    reward: Float[np.ndarray, "state action"],
+) -> Float[np.ndarray, "context state"]:
+    """The same for a reward that may be -inf where the policy never goes."""
     shape = (cmdp.num_contexts, cmdp.num_states, cmdp.num_actions)
     return np.stack(
         [
-            solve_bellman(cmdp.transitions.matrix(c, pi), (pi * table).sum(-1), cmdp.gamma)
-            for c, pi in enumerate(np.broadcast_to(policy, shape))
+            solve_bellman(
+                cmdp.transitions.matrix(context, choice),
+                (choice * np.where(choice > 0, reward, 0)).sum(-1),
+                cmdp.gamma,
+            )
+            for context, choice in enumerate(np.broadcast_to(policy, shape))
         ]
     )
 

@@ -1,5 +1,6 @@
 """BIG by the exact route: no network, no sampling, for finite problems."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -62,4 +63,11 @@ def solve(
             "policy", lower=lower, upper=upper, hyperstates=float(count)
         ),
     )
+    if not solution.closed:
+        warnings.warn(
+            f"The bounds on the Bayes-optimal value still differ: {solution.lower:.6g} to "
+            f"{solution.upper:.6g} after {solution.num_hyperstates:,} hyperstates. The policy is "
+            "worth at least the lower one; allow more with `BayesConfig`.",
+            stacklevel=2,
+        )
     return FitResult(cmdp, reward, solution.policy, solution, tuple(history))
