@@ -102,7 +102,7 @@ class Fixed(KPrior):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CostOfExploration:
     """Where exploring can be done, and p(k) there.
 
@@ -241,11 +241,32 @@ class PredictiveReward(eqx.Module):
 
     def mean(self, state: Int[Array, ""], action: Int[Array, ""]) -> Float[Array, ""]:
         """The predictive mean of one pair; compiles."""
-        return jnp.asarray(self.table())[state, action]
+        inferred = self.cmdp.features(state, action) @ jnp.asarray(self.weights) + self.bias
+        if self.exploration is None:
+            return inferred
+        worth = self.exploration.k.mean * self.reward_range[1]
+        return self._where_exploring(state, action, worth, inferred)
 
     def variance(self, state: Int[Array, ""], action: Int[Array, ""]) -> Float[Array, ""]:
         """The predictive variance of one pair; compiles."""
-        return jnp.asarray(self.variance_table())[state, action]
+        features = self.cmdp.features(state, action)
+        inferred = features @ jnp.asarray(self.covariance) @ features
+        if self.exploration is None:
+            return inferred
+        spread = self.exploration.k.variance * self.reward_range[1] ** 2
+        return self._where_exploring(state, action, spread, inferred)
+
+    def _where_exploring(
+        self,
+        state: Int[Array, ""],
+        action: Int[Array, ""],
+        inside: ArrayLike,
+        outside: Float[Array, ""],
+    ) -> Float[Array, ""]:
+        assert self.exploration is not None
+        explores = jnp.asarray(self.exploration.mask(self.cmdp))[state, action]
+        laid_out = jnp.asarray(self.exploration.spread(self.cmdp, inside))
+        return jnp.where(explores, laid_out[state, action], outside)
 
     def sample_tables(
         self, key: PRNGKeyArray, num_samples: int

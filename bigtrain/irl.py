@@ -162,25 +162,29 @@ def log_posterior(
     return log_likelihood - (deviation**2).sum() / (2 * config.weight_variance)
 
 
-def _surrogate(
+def log_posterior_derivatives(
     reward_weights: Float[Array, " feature"],
     successor_features: Float[Array, "context visited action feature"],
-    counts: Float[Array, "context visited action"],
+    data: ExpertData,
     config: IRLConfig,
-) -> tuple[Float[Array, ""], Float[Array, " feature"], Float[Array, "feature feature"]]:
-    """The log posterior for fixed counts, its gradient (eq. 3, over α) and minus its Hessian."""
+) -> tuple[Float[Array, " feature"], Float[Array, "feature feature"]]:
+    """The gradient of the log posterior (eq. 3, over α), and minus its Hessian.
+
+    The Hessian is that for the contexts' present probabilities, which is all there is to it when
+    these come from transitions.
+    """
     alpha, variance = config.temperature, config.weight_variance
     log_policies = log_policy(successor_features, reward_weights, alpha)
     policies = jnp.exp(log_policies)
-    deviation = reward_weights - config.prior_mean
-    value = (counts * log_policies).sum() - (deviation**2).sum() / (2 * variance)
+    log_joint = context_log_joint(data, log_policies, config.evidence)
+    counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
     totals = counts.sum(-1, keepdims=True)
     gradient = jnp.einsum("cva,cvad->d", (counts - totals * policies) / alpha, successor_features)
+    gradient -= (reward_weights - config.prior_mean) / variance
     mean = jnp.einsum("cva,cvad->cvd", policies, successor_features)
     spread = jnp.sqrt(totals * policies)[..., None] * (successor_features - mean[..., None, :])
     spread = spread.reshape(-1, spread.shape[-1]) / alpha
-    precision = spread.T @ spread + jnp.eye(len(reward_weights)) / variance
-    return value, gradient - deviation / variance, precision
+    return gradient, spread.T @ spread + jnp.eye(len(reward_weights)) / variance
 
 
 @eqx.filter_jit
@@ -199,17 +203,12 @@ def map_estimate(
     expected log posterior under the present p(θ | ω, τ) (expectation maximisation), whose
     gradient is that of the log posterior itself.
     """
-    num_actions = successor_features.shape[2]
 
     def objective(weights):
         return log_posterior(weights, successor_features, data, config)
 
     def derivatives(weights):
-        log_policies = log_policy(successor_features, weights, config.temperature)
-        log_joint = context_log_joint(data, log_policies, config.evidence)
-        counts = visit_counts(data, jax.nn.softmax(log_joint), num_actions)
-        _, gradient, precision = _surrogate(weights, successor_features, counts, config)
-        return gradient, precision
+        return log_posterior_derivatives(weights, successor_features, data, config)
 
     def scaled_norm(gradient):
         return jnp.abs(gradient).max() * jnp.sqrt(config.weight_variance)
@@ -249,10 +248,7 @@ def laplace_covariance(
 ) -> Float[Array, "feature feature"]:
     """Σ, the inverse of minus the Hessian of the log posterior (design, point 5)."""
     if config.evidence == "transitions":
-        log_policies = log_policy(successor_features, reward_weights, config.temperature)
-        log_joint = context_log_joint(data, log_policies, config.evidence)
-        counts = visit_counts(data, jax.nn.softmax(log_joint), log_policies.shape[-1])
-        _, _, precision = _surrogate(reward_weights, successor_features, counts, config)
+        _, precision = log_posterior_derivatives(reward_weights, successor_features, data, config)
     else:
         precision = -jax.hessian(log_posterior)(reward_weights, successor_features, data, config)
     return jnp.linalg.inv(precision)

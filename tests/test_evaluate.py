@@ -188,10 +188,10 @@ def test_expert_by_hand():
 def test_success_and_unfinished(goal, failure, horizon, success, unfinished):
     walker = always(corridor(), 0)
     options = {"reward": np.zeros(5), "horizon": horizon, "goal": goal, "failure": failure}
-    for found in (
-        evaluate_exactly(walker, corridor(), **options),
-        evaluate(walker, corridor(), episodes=2, **options),
-    ):
+    results = [evaluate_exactly(walker, corridor(), **options)]
+    if horizon == 4 or failure is None:  # two programs to compile
+        results.append(evaluate(walker, corridor(), episodes=2, **options))
+    for found in results:
         assert found.success is not None and found.unfinished is not None
         assert (found.success.mean, found.unfinished.mean) == (success, unfinished)
 
@@ -199,12 +199,11 @@ def test_success_and_unfinished(goal, failure, horizon, success, unfinished):
 @pytest.mark.parametrize("horizon, exploring", [(1, 0), (2, 1), (3, 2), (9, 2)])
 def test_exploring_counts_the_states_that_are_left(horizon, exploring):
     walker = always(corridor(), 0)
-    for found in (
-        evaluate_exactly(walker, corridor(), reward=np.zeros(5), horizon=horizon, exploring=[1, 2]),
-        evaluate(
-            walker, corridor(), reward=np.zeros(5), horizon=horizon, exploring=[1, 2], episodes=2
-        ),
-    ):
+    options = {"reward": np.zeros(5), "horizon": horizon, "exploring": [1, 2]}
+    results = [evaluate_exactly(walker, corridor(), **options)]
+    if horizon == 2:
+        results.append(evaluate(walker, corridor(), episodes=2, **options))
+    for found in results:
         assert found.exploring is not None and found.exploring.mean == exploring
         assert found.success is None and found.unfinished is None
 
@@ -224,7 +223,7 @@ def test_what_a_problem_does_not_define_is_none():
     found = evaluate_exactly(always(corridor(), 0), corridor(), reward=np.ones(5), horizon=3)
     assert (found.success, found.unfinished, found.exploring) == (None, None, None)
     detour = envs.make("detour")
-    found = evaluate(always(detour, 1), detour, episodes=4, horizon=4)
+    found = evaluate_exactly(always(detour, 1), detour, horizon=4)
     assert (found.success, found.unfinished, found.exploring) == (None, None, None)
     assert found.total_return == Estimate(1.0, 0.0)
 
@@ -698,7 +697,7 @@ def high(state: Place):
 def test_a_simulator_that_is_not_finite():
     """Up at once: 0 1 2 3. Down first: 0 −1 0 1."""
     lucky, unlucky = Slide(np.array([1.0, 0.0])), Slide(np.array([0.0, 1.0]))
-    options = {"reward": height, "episodes": 3, "horizon": 4, "goal": high, "failure": low}
+    options = {"reward": height, "episodes": 400, "horizon": 4, "goal": high, "failure": low}
     found = evaluate(Climber(), lucky, **options, exploring=low)
     assert means(found) == {
         "total_return": 6,
@@ -715,12 +714,8 @@ def test_a_simulator_that_is_not_finite():
         "unfinished": 0,
         "exploring": 1,
     }
-    both = evaluate(
-        Climber(), Slide(np.array([0.5, 0.5])), **{**options, "episodes": 400}, exploring=low
-    )
-    assert both.success is not None and abs(both.success.mean - 0.5) < 5 * 0.025
-    plain = evaluate(Climber(), lucky, reward=height, episodes=3, horizon=4)
-    assert (plain.success, plain.unfinished, plain.exploring) == (None, None, None)
+    either = evaluate(Climber(), Slide(np.array([0.5, 0.5])), **options, exploring=low)
+    assert either.success is not None and abs(either.success.mean - 0.5) < 5 * 0.025
 
 
 def test_a_simulator_that_is_not_finite_needs_functions():

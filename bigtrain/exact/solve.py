@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations
+from bigtrain.errors import ConfigError
 from bigtrain.exact.bayes import BayesConfig, solve_bayes
 from bigtrain.exact.inverse import map_reward
 from bigtrain.exploration import CostOfExploration, predictive_reward
@@ -15,10 +16,15 @@ from bigtrain.irl import IRLConfig
 
 @dataclass(frozen=True)
 class SolveConfig:
-    """Settings of the exact route."""
+    """Settings of the exact route; `num_restarts` is how often the reward is climbed to again."""
 
     irl: IRLConfig = field(default_factory=IRLConfig)
     bayes: BayesConfig = field(default_factory=BayesConfig)
+    num_restarts: int = 16
+
+    def __post_init__(self):
+        if self.num_restarts < 0:
+            raise ConfigError(f"`num_restarts` must not be negative, got {self.num_restarts}.")
 
 
 def solve(
@@ -50,6 +56,7 @@ def solve(
         inference_cmdp or cmdp,
         demonstrations,
         config.irl,
+        num_restarts=config.num_restarts,
         report=lambda _, mismatch: announce("reward", mismatch=mismatch),
     )
     reward = predictive_reward(
