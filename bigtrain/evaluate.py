@@ -16,7 +16,7 @@ from bigtrain.exact.bayes import BayesConfig, BayesSolution, solve_bayes
 from bigtrain.exact.controller import Controller
 from bigtrain.exact.planning import evaluate_policy, policy_iteration, reward_table
 from bigtrain.exploration import PredictiveReward
-from bigtrain.policy import Policy, PrivilegedPolicy
+from bigtrain.policy import Decision, MemorylessPolicy, Policy, PrivilegedPolicy
 from bigtrain.rollout import rollout
 
 Reward = ArrayLike | PredictiveReward | Callable[[State, Int[Array, ""]], Float[Array, ""]]
@@ -289,18 +289,35 @@ def _actors(
     policy: Policy | PrivilegedPolicy, cmdp: TabularCMDP
 ) -> list[tuple[float, Policy, TabularCMDP]]:
     """A policy as it is; an expert as one policy a context, each with the context's probability."""
+    if isinstance(policy, MemorylessPolicy):
+        return [(1.0, _Reflex(policy), cmdp)]
     if isinstance(policy, Policy):
         return [(1.0, policy, cmdp)]
     certain = np.eye(cmdp.num_contexts)
     return [
         (
             float(probability),
-            policy.in_context(jnp.asarray(context)),
+            _Reflex(policy.in_context(jnp.asarray(context))),
             eqx.tree_at(lambda problem: problem.context_prior, cmdp, certain[context]),
         )
         for context, probability in enumerate(np.asarray(cmdp.context_prior))
         if probability > 0
     ]
+
+
+class _Reflex(Policy):
+    """A memoryless policy without the belief that it keeps for onlookers."""
+
+    policy: MemorylessPolicy
+
+    def init(self) -> tuple[()]:
+        return ()
+
+    def step(
+        self, state: tuple[()], observation: Shaped[Array, "..."], previous_action: Int[Array, ""]
+    ) -> tuple[tuple[()], Decision]:
+        _, decision = self.policy.step(self.policy.init(), observation, previous_action)
+        return (), decision
 
 
 @eqx.filter_jit

@@ -93,6 +93,7 @@ class MAPInfo(NamedTuple):
 
 def expert_data(cmdp: TabularCMDP, demonstrations: Demonstrations) -> ExpertData:
     """The demonstrations as `cmdp` sees them, with p(θ | transitions) worked out."""
+    demonstrations = demonstrations.without_contexts()
     demonstrations.check(cmdp)
     states = demonstrations.states(cmdp)
     lengths = demonstrations.lengths

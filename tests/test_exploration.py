@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 from problems import permute_states, random_cmdp
 
 from bigtrain import CostOfExploration, Fixed, Uniform, envs
@@ -23,8 +24,8 @@ WEIGHTS = np.array([0.0, -2.0, -1.5, -4.0, 1.0, 3.0])
 S0, T1, T2, TIGERS, GOLD, ST = range(6)
 
 
-def posterior(mean=WEIGHTS, scale: float = 1.0) -> RewardPosterior:
-    size = len(mean)
+def posterior(mean: ArrayLike = WEIGHTS, scale: float = 1.0) -> RewardPosterior:
+    size = np.size(mean)
     root = np.random.default_rng(0).normal(size=(size, size))
     return RewardPosterior(np.asarray(mean, float), scale**2 * (root @ root.T))
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy import sparse
 
 from bigtrain.cmdp import TabularCMDP
-from bigtrain.exact.planning import solve_bellman
+from bigtrain.exact.planning import policy_iteration, solve_bellman
 from bigtrain.policy import NO_ACTION, Policy
 
 _SAME_MEMORY = 1e-4
@@ -107,28 +107,28 @@ class Controller:
         return bool((~self.expanded[children[children >= 0]]).any())
 
     def _solve(self, reward: Float[np.ndarray, "state action"]) -> tuple[float, float]:
+        """The value, with the worst and the best plan of each context taking over at the edge."""
         gamma, count = self.cmdp.gamma, len(self.states)
+        successors, probabilities = self.cmdp.transitions
         nodes = np.flatnonzero(self.expanded)
-        probabilities = self.cmdp.transitions.probabilities[:, self.states[nodes]]
-        edges = self.action_probs[nodes][None, ..., None] * probabilities
-        children = self.children[nodes]
-        gained = np.zeros(count)
-        gained[nodes] = (self.action_probs * reward[self.states]).sum(-1)[nodes]
-        bounds = []
-        for extreme in (reward.min(), reward.max()):
-            edge = np.where(self.expanded, gained, extreme)
-            worth = 0.0
-            for context in range(self.cmdp.num_contexts):
-                used = np.nonzero(edges[context])
-                chain = sparse.csr_matrix(
-                    (edges[context][used], (nodes[used[0]], children[used])), shape=(count, count)
-                )
-                chain += sparse.diags((~self.expanded).astype(float))
-                start = np.zeros(count)
-                start[: len(self.start)] = self.start[:, context]
-                worth += start @ solve_bellman(chain.tocsr(), edge, gamma)
-            bounds.append(float(worth))
-        return bounds[0], bounds[1]
+        edge = ~self.expanded
+        gained = (self.action_probs * reward[self.states]).sum(-1)
+        worth = np.zeros(2)
+        for context, dynamics in enumerate(probabilities):
+            edges = self.action_probs[nodes][..., None] * dynamics[self.states[nodes]]
+            used = np.nonzero(edges)
+            chain = sparse.csr_matrix(
+                (edges[used], (nodes[used[0]], self.children[nodes][used])), shape=(count, count)
+            )
+            reached = np.stack([gained, gained], -1)
+            for column, sign in enumerate((-1, 1)):
+                extreme = policy_iteration(successors, dynamics, sign * reward, gamma)
+                bound = sign * (extreme.values + extreme.error)
+                reached[edge, column] = bound[self.states[edge]]
+            start = np.zeros(count)
+            start[: len(self.start)] = self.start[:, context]
+            worth += start @ solve_bellman(chain, reached, gamma)
+        return float(worth[0]), float(worth[1])
 
     def _reach(
         self, mass: Float[np.ndarray, "node kind context"], least: float = 0.0
