@@ -52,6 +52,7 @@ def solve(
         for callback in callbacks:
             callback(history[-1])
 
+    demonstrations.check(cmdp)
     inferred = map_reward(
         inference_cmdp or cmdp,
         demonstrations,
