@@ -134,7 +134,7 @@ class CostOfExploration:
         return table
 
     def check_support(self, reward_range: tuple[float, float]) -> None:
-        """Raises unless k · r_max stays within the range; warns where exploring is free."""
+        """Raises unless k · r_max stays within the range."""
         r_min, r_max = reward_range
         low, high = self.k.support
         if r_max <= 0:
@@ -146,12 +146,6 @@ class CostOfExploration:
             raise ConfigError(
                 f"`k` must lie from r_min/r_max = {r_min / r_max:g} to 1, "
                 f"got {np.min(low):g} to {np.max(high):g}."
-            )
-        if np.any(self.k.mean >= 1):
-            warnings.warn(
-                "With k = 1 exploring is worth as much as the best there is: the agent may never "
-                "stop exploring.",
-                stacklevel=3,
             )
 
     def _indices(self, cmdp: TabularCMDP) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -187,10 +181,6 @@ def rescale(
 ) -> Rescaling:
     """What stretches the reward of the states that can occur to exactly [r_min, r_max]."""
     r_min, r_max = reward_range
-    if not (np.isfinite(reward_range).all() and r_min < r_max):
-        raise ConfigError(
-            f"`reward_range` must be (r_min, r_max) with r_min < r_max, got {reward_range}."
-        )
     low, high = reward[occurring].min(), reward[occurring].max()
     if not high > low:
         raise ConfigError(
@@ -286,6 +276,19 @@ class PredictiveReward(eqx.Module):
         return drawn.at[:, states[:, None], actions].set(worth)
 
 
+def check_settings(
+    cmdp: TabularCMDP, reward_range: tuple[float, float], exploration: CostOfExploration | None
+) -> None:
+    """Raises where phase 2 could not be done, so that it is known before phase 1."""
+    if not (np.isfinite(reward_range).all() and reward_range[0] < reward_range[1]):
+        raise ConfigError(
+            f"`reward_range` must be (r_min, r_max) with r_min < r_max, got {reward_range}."
+        )
+    if exploration is not None:
+        exploration.mask(cmdp)
+        exploration.check_support(reward_range)
+
+
 def predictive_reward(
     cmdp: TabularCMDP,
     posterior: RewardPosterior,
@@ -294,11 +297,15 @@ def predictive_reward(
     exploration: CostOfExploration | None = None,
 ) -> PredictiveReward:
     """Phase 2 as a whole: rescales the posterior and lays the exploration prior over it."""
+    check_settings(cmdp, reward_range, exploration)
+    if exploration is not None and np.any(exploration.k.mean >= 1):
+        warnings.warn(
+            "With k = 1 exploring is worth as much as the best there is: the agent may never stop "
+            "exploring.",
+            stacklevel=2,
+        )
     mean = (cmdp.feature_matrix() @ posterior.mean).reshape(cmdp.num_states, cmdp.num_actions)
     scale, shift = rescale(mean, cmdp.occurring_states(), reward_range)
-    if exploration is not None:
-        exploration.mask(cmdp)
-        exploration.check_support(reward_range)
     return PredictiveReward(
         cmdp,
         scale * posterior.mean,

@@ -145,14 +145,6 @@ def test_listener_by_hand():
     assert value == pytest.approx((want, want), abs=1e-9)
 
 
-def test_played_episodes_of_the_listener_are_all_alike():
-    found = evaluate(certain_listener().policy, CERTAIN, episodes=64, horizon=20)
-    want = evaluate_exactly(certain_listener().policy, CERTAIN, horizon=20)
-    for name, part in found._asdict().items():
-        assert part.stderr == pytest.approx(0, abs=1e-7)
-        assert part.mean == pytest.approx(getattr(want, name).mean, abs=1e-5)
-
-
 def test_expert_by_hand():
     expert = plan_expert(TIGER, task_of(TIGER).reward)
     for found in (
@@ -289,40 +281,13 @@ def test_random_policies(seed=0):
     np.testing.assert_allclose([part.mean for part in exact if part], want, rtol=1e-6)
 
 
-def test_several_seeds():
-    """The standard error is over the seeds' means."""
-    policy = tiger_listener().policy
-    options: dict[str, Any] = {"episodes": 400, "horizon": 30}
-    single = [evaluate(policy, TIGER, seed=seed, **options) for seed in (3, 4, 5)]
-    found = evaluate(policy, TIGER, seed=[3, 4, 5], **options)
-    for name in Evaluation._fields:
-        each = np.array([getattr(one, name).mean for one in single])
-        part = getattr(found, name)
-        assert part.mean == pytest.approx(each.mean(), abs=1e-5)
-        assert part.stderr == pytest.approx(each.std(ddof=1) / np.sqrt(3), abs=1e-5)
-
-
-def test_one_seed_has_the_error_of_its_episodes():
-    policy = tiger_listener().policy
-    found = evaluate(policy, TIGER, episodes=400, horizon=30, seed=1)
-    assert found.success is not None
-    rate = found.success.mean
-    want = np.sqrt(rate * (1 - rate) / 399)
-    assert found.success.stderr == pytest.approx(want, rel=1e-6)
-    again = evaluate(policy, TIGER, episodes=400, horizon=30, seed=1)
-    assert again == found
-    other = evaluate(policy, TIGER, episodes=400, horizon=30, seed=2)
-    assert other.total_return != found.total_return
-    assert np.isnan(evaluate(policy, TIGER, episodes=1, horizon=30).total_return.stderr)
-
-
 def test_pictures_are_as_good_as_symbols():
     mazes = [envs.make("tiger-maze", observation=kind) for kind in ("symbolic", "pixels")]
     reward = task_of(mazes[0]).reward
     found = [evaluate_exactly(solve_bayes(m, reward).policy, m, horizon=40) for m in mazes]
     assert means(found[0]) == pytest.approx(means(found[1]), abs=1e-12)
     assert found[1].total_return.mean == pytest.approx(10, abs=1e-9)
-    seen = demonstrate(mazes[1], reward, episodes=8, horizon=12)
+    seen = Demonstrations([12, 9, 27, 21, 23], [2, 2, 0, 4], [4])  # left to the gold, and listen
     pictures = Demonstrations(
         mazes[1].observation_array()[seen.observations], seen.actions, seen.lengths
     )
@@ -556,13 +521,10 @@ def test_contexts_are_hidden_unless_revealed():
 
 
 def test_demonstrations_from_elsewhere():
-    reward = task_of(TIGER).reward
-    weights = [0.0, 3.0, 1.0, 0, 0, 0]
-    demos = demonstrate(TIGER, reward, episodes=400, horizon=2, initial=weights)
-    first = demos.observations.reshape(400, 3)[:, 0]
-    counts = np.bincount(first, minlength=6)
+    demos = demonstrate_uneven(5, initial=[0.0, 3.0, 1.0, 0, 0, 0])
+    counts = np.bincount(demos.observations.reshape(500, 4)[:, 0], minlength=6)
     assert counts[[0, 3, 4, 5]].sum() == 0
-    assert abs(counts[1] - 300) < 5 * np.sqrt(75)
+    assert abs(counts[1] - 375) < 5 * np.sqrt(94)
 
 
 @pytest.mark.parametrize(
@@ -690,28 +652,52 @@ def high(state: Place):
     return state.position >= 2
 
 
+def slide_about(prior: list[float], **options) -> Evaluation:
+    """All with the same sizes, so that one program serves them all."""
+    given: dict[str, Any] = {"reward": height, "episodes": 400, "horizon": 4, "goal": high}
+    given |= {"failure": low, "exploring": low}
+    return evaluate(Climber(), Slide(np.array(prior)), **{**given, **options})
+
+
 def test_a_simulator_that_is_not_finite():
     """Up at once: 0 1 2 3. Down first: 0 −1 0 1."""
-    lucky, unlucky = Slide(np.array([1.0, 0.0])), Slide(np.array([0.0, 1.0]))
-    options = {"reward": height, "episodes": 400, "horizon": 4, "goal": high, "failure": low}
-    found = evaluate(Climber(), lucky, **options, exploring=low)
-    assert means(found) == {
+    assert means(slide_about([1.0, 0.0])) == {
         "total_return": 6,
         "discounted_return": 1 / 2 + 2 / 4 + 3 / 8,
         "success": 1,
         "unfinished": 0,
         "exploring": 0,
     }
-    found = evaluate(Climber(), unlucky, **options, exploring=low)
-    assert means(found) == {
+    assert means(slide_about([0.0, 1.0])) == {
         "total_return": 0,
         "discounted_return": -1 / 2 + 1 / 8,
         "success": 0,
         "unfinished": 0,
         "exploring": 1,
     }
-    either = evaluate(Climber(), Slide(np.array([0.5, 0.5])), **options, exploring=low)
-    assert either.success is not None and abs(either.success.mean - 0.5) < 5 * 0.025
+
+
+def test_one_seed_has_the_error_of_its_episodes():
+    found = slide_about([0.5, 0.5], seed=1)
+    assert found.success is not None
+    rate = found.success.mean
+    assert abs(rate - 0.5) < 5 * np.sqrt(0.25 / 400)
+    assert found.success.stderr == pytest.approx(np.sqrt(rate * (1 - rate) / 399), rel=1e-6)
+    assert found.total_return.mean == pytest.approx(6 * rate, abs=1e-5)
+    assert found.total_return.stderr == pytest.approx(6 * found.success.stderr, rel=1e-5)
+    assert slide_about([0.5, 0.5], seed=1) == found
+    assert slide_about([0.5, 0.5], seed=2).total_return != found.total_return
+    assert np.isnan(slide_about([0.5, 0.5], episodes=1).total_return.stderr)
+
+
+def test_several_seeds_have_the_error_of_their_means():
+    single = [slide_about([0.5, 0.5], seed=seed) for seed in (3, 4, 5)]
+    found = slide_about([0.5, 0.5], seed=[3, 4, 5])
+    for name in Evaluation._fields:
+        each = np.array([getattr(one, name).mean for one in single])
+        part = getattr(found, name)
+        assert part.mean == pytest.approx(each.mean(), abs=1e-5)
+        assert part.stderr == pytest.approx(each.std(ddof=1) / np.sqrt(3), abs=1e-5)
 
 
 def test_a_simulator_that_is_not_finite_needs_functions():
@@ -745,15 +731,13 @@ def test_rollout_keeps_what_is_given():
 
 
 def test_nothing_is_traced_again_in_steady_state():
-    slide = Slide(np.array([0.5, 0.5]))
-    options = {"reward": height, "episodes": 5, "horizon": 6, "goal": high, "failure": low}
-    evaluate(Climber(), slide, **options, seed=0)
+    slide_about([0.5, 0.5])
     before = TRACES
     for seed in (1, 2):
-        evaluate(Climber(), slide, **options, seed=seed)
-    evaluate(Climber(), Slide(np.array([0.2, 0.8])), **options, seed=3)
+        slide_about([0.5, 0.5], seed=seed)
+    slide_about([0.2, 0.8], seed=3)
     assert before == TRACES
-    evaluate(Climber(), slide, **{**options, "horizon": 7})
+    slide_about([0.5, 0.5], horizon=5)
     assert before < TRACES, "the counter counts nothing"
 
 
@@ -788,13 +772,14 @@ def test_finite_problems_are_traced_once():
 
 def test_memoryless_policies_keep_a_belief():
     policy = always(TIGER, LISTEN)
-    memory, decision = policy.step(policy.init(), TIGER.observe(jnp.asarray(0)), jnp.asarray(-1))
+    step = eqx.filter_jit(policy.step)
+    memory, decision = step(policy.init(), TIGER.observe(jnp.asarray(0)), jnp.asarray(-1))
     np.testing.assert_allclose(decision.belief.probs, [0.5, 0.5], rtol=1e-6)
-    memory, decision = policy.step(memory, TIGER.observe(jnp.asarray(2)), jnp.asarray(LISTEN))
+    memory, decision = step(memory, TIGER.observe(jnp.asarray(2)), jnp.asarray(LISTEN))
     np.testing.assert_allclose(decision.belief.probs, [0.15, 0.85], rtol=1e-5)
     np.testing.assert_array_equal(decision.probs, [0, 0, 1])
     assert not decision.surprised
-    batch = jax.vmap(policy.step)(
+    batch = eqx.filter_jit(jax.vmap(policy.step))(
         jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), memory),
         jnp.stack([TIGER.observe(jnp.asarray(s)) for s in (1, 2)]),
         jnp.full(2, LISTEN),

@@ -4,6 +4,7 @@ import functools
 import itertools
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -142,7 +143,10 @@ def test_derivatives(evidence, seed=0):
     )
     with jax.enable_x64(True):
         given = (jnp.asarray(weights), visited(psi, data), data, config)
-        by_jax = jax.grad(irl.log_posterior)(*given), jax.hessian(irl.log_posterior)(*given)
+        by_jax = (
+            eqx.filter_jit(jax.grad(irl.log_posterior))(*given),
+            eqx.filter_jit(jax.hessian(irl.log_posterior))(*given),
+        )
         own_gradient, own_precision = irl.log_posterior_derivatives(*given)
         covariance = irl.laplace_covariance(*given)
     np.testing.assert_allclose(by_jax[0], gradient, atol=1e-7)
@@ -189,7 +193,7 @@ def test_expert_data_by_hand():
 
 
 @pytest.mark.parametrize("evidence", EVIDENCE)
-@pytest.mark.parametrize("num_features, seed", [(2, 0), (2, 1), (3, 0)])
+@pytest.mark.parametrize("num_features, seed", [(2, 0), (2, 1)])
 def test_map_estimate_agrees_with_scipy(evidence, num_features, seed):
     cmdp, demos, psi, data = example(seed, num_features)
     config = IRLConfig(**SETTINGS, evidence=evidence)
@@ -359,17 +363,17 @@ def test_actions_tell_contexts_that_transitions_leave_open():
 
 
 def test_both_kinds_of_evidence_agree_where_transitions_tell_all():
-    """Opening a door in the three-state problem shows the context, whatever was wanted."""
-    cmdp = envs.make("three-state")
-    demos = three_state_demonstrations(10)
-    found = [
-        map_reward(cmdp, demos, IRLConfig(prior_variance=2.0, evidence=evidence))
+    """Opening a door in the three-state problem shows the context, whatever was wanted: the log
+    posteriors differ by a constant."""
+    cmdp, demos = envs.make("three-state"), three_state_demonstrations(10)
+    psi = planning.successor_features(cmdp, np.full((2, 3, 2), 0.5))
+    weights = np.random.default_rng(0).normal(scale=0.01, size=(4, 3))
+    both = [
+        log_posteriors(weights, psi, cmdp, demos, IRLConfig(evidence=evidence))
         for evidence in EVIDENCE
     ]
-    means, covariances = zip(*(result.posterior for result in found), strict=True)
-    # Newton's method stops at 1e-9 of the prior's deviation of 0.14; the weights are some 1e-3.
-    np.testing.assert_allclose(means[0], means[1], atol=1e-8)
-    np.testing.assert_allclose(covariances[0], covariances[1], atol=1e-5)
+    np.testing.assert_allclose(both[1] - both[0], 10 * np.log(0.5), rtol=1e-9)
+    assert np.ptp(both[0]) > 1
 
 
 def test_contexts_in_demonstrations_are_not_read():
@@ -393,17 +397,30 @@ def test_a_context_of_no_prior_cannot_be_named():
 # ── the prior ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_prior_counts_once(evidence: Evidence = "transitions"):
-    """N ς₀² (Ψ − E Ψ) = ω − ω₀: twice the demonstrations and half the variance change nothing."""
-    cmdp, demos, _, _ = example(0)
+def log_posteriors(
+    weights: Table, psi: Table, cmdp: TabularCMDP, demos: Demonstrations, config: IRLConfig
+) -> Table:
+    """The log posterior of each row of `weights`."""
+    data = irl.expert_data(cmdp, demos)
+    with jax.enable_x64(True):
+        found = [
+            irl.log_posterior(jnp.asarray(row), visited(psi, data), data, config) for row in weights
+        ]
+        return np.array([float(value) for value in found])
+
+
+@pytest.mark.parametrize("evidence", EVIDENCE)
+def test_the_prior_counts_once(evidence):
+    """N ς₀² (Ψ − E Ψ) = ω − ω₀: twice the demonstrations and half the variance give twice the log
+    posterior, with the same maximum and half the covariance."""
+    cmdp, demos, psi, _ = example(0)
     twice = Demonstrations.concatenate([demos, demos])
     config = IRLConfig(**SETTINGS, evidence=evidence)
     halved = IRLConfig(**{**SETTINGS, "prior_variance": 1.0}, evidence=evidence)
-    want = map_reward(cmdp, demos, config).posterior
-    found = map_reward(cmdp, twice, halved).posterior
-    np.testing.assert_allclose(found.mean, want.mean, atol=1e-7)
-    np.testing.assert_allclose(found.covariance, want.covariance / 2, rtol=1e-5)
-    assert np.abs(map_reward(cmdp, twice, config).posterior.mean - want.mean).max() > 1e-2
+    weights = np.random.default_rng(0).normal(size=(4, 2))
+    want = log_posteriors(weights, psi, cmdp, demos, config)
+    found = log_posteriors(weights, psi, cmdp, twice, halved)
+    np.testing.assert_allclose(found, 2 * want, rtol=1e-12)
 
 
 def test_cutting_trajectories_up_changes_nothing_where_the_context_is_known():
@@ -422,17 +439,28 @@ def test_cutting_trajectories_up_changes_nothing_where_the_context_is_known():
             assert float(whole) == pytest.approx(float(cut), rel=1e-12)
 
 
-def test_a_prior_mean_shifts_one_hot_weights(evidence: Evidence = "transitions-and-actions"):
-    """A constant reward is no preference, so ω moves with the prior, and sums to its sum."""
+@pytest.mark.parametrize("evidence", EVIDENCE)
+def test_a_prior_mean_shifts_one_hot_weights(evidence):
+    """A constant reward is no preference, so ω moves with the prior."""
     cmdp = random_cmdp(2, 2, 4, 2, 0.8)
     demos = random_demonstrations(cmdp, 2, [4] * 6, inclined_policy(cmdp, 2))
+    psi = planning.successor_features(cmdp, inclined_policy(cmdp, 3))
     settings: dict[str, Any] = {"temperature": 0.7, "prior_variance": 2.0, "evidence": evidence}
-    want = map_reward(cmdp, demos, IRLConfig(**settings)).posterior
-    found = map_reward(cmdp, demos, IRLConfig(**settings, prior_mean=1.7)).posterior
-    np.testing.assert_allclose(found.mean, want.mean + 1.7, atol=1e-7)
-    np.testing.assert_allclose(found.covariance, want.covariance, rtol=1e-6)
-    assert want.mean.sum() == pytest.approx(0, abs=1e-7)
-    assert found.mean.sum() == pytest.approx(4 * 1.7, abs=1e-7)
+    weights = np.random.default_rng(0).normal(size=(3, 4))
+    want = log_posteriors(weights, psi, cmdp, demos, IRLConfig(**settings))
+    moved = IRLConfig(**settings, prior_mean=1.7)
+    np.testing.assert_allclose(
+        log_posteriors(weights + 1.7, psi, cmdp, demos, moved), want, rtol=1e-12
+    )
+
+
+def test_weights_sum_to_the_prior_means():
+    cmdp = random_cmdp(2, 2, 4, 2, 0.8)
+    demos = random_demonstrations(cmdp, 2, [4] * 6, inclined_policy(cmdp, 2))
+    config = IRLConfig(temperature=0.7, prior_variance=2.0, prior_mean=1.7)
+    found = map_reward(cmdp, demos, config).posterior.mean
+    assert found.sum() == pytest.approx(4 * 1.7, abs=1e-7)
+    assert np.ptp(found) > 0.1
 
 
 def test_a_strong_prior_outweighs_the_data():
@@ -541,14 +569,16 @@ def test_relabelling_contexts(seed, evidence):
     np.testing.assert_allclose(found.covariance, want.covariance, rtol=1e-6)
 
 
-def test_scaling_temperature_and_variance_scales_the_reward():
+@pytest.mark.parametrize("evidence", EVIDENCE)
+def test_scaling_temperature_and_variance_scales_the_reward(evidence):
     """Q/α is what experts follow: with α, the prior's mean and its deviation doubled, so is ω."""
-    cmdp, demos, _, _ = example(0)
-    twice: dict[str, Any] = {"temperature": 1.4, "prior_mean": 0.6, "prior_variance": 4.0}
-    want = map_reward(cmdp, demos, IRLConfig(**SETTINGS)).posterior
-    found = map_reward(cmdp, demos, IRLConfig(**twice)).posterior
-    np.testing.assert_allclose(found.mean, 2 * want.mean, atol=1e-7)
-    np.testing.assert_allclose(found.covariance, 4 * want.covariance, rtol=1e-6)
+    cmdp, demos, psi, _ = example(0)
+    config = IRLConfig(**SETTINGS, evidence=evidence)
+    doubled = IRLConfig(temperature=1.4, prior_mean=0.6, prior_variance=4.0, evidence=evidence)
+    weights = np.random.default_rng(0).normal(size=(4, 2))
+    want = log_posteriors(weights, psi, cmdp, demos, config)
+    found = log_posteriors(2 * weights, psi, cmdp, demos, doubled)
+    np.testing.assert_allclose(found, want, rtol=1e-12)
 
 
 # ── settings and samples ─────────────────────────────────────────────────────────────────────────

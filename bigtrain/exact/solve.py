@@ -9,7 +9,7 @@ from bigtrain.demos import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exact.bayes import BayesConfig, solve_bayes
 from bigtrain.exact.inverse import map_reward
-from bigtrain.exploration import CostOfExploration, predictive_reward
+from bigtrain.exploration import CostOfExploration, check_settings, predictive_reward
 from bigtrain.fit import Callback, Event, FitResult
 from bigtrain.irl import IRLConfig
 
@@ -52,6 +52,7 @@ def solve(
         for callback in callbacks:
             callback(history[-1])
 
+    check_settings(cmdp, reward_range, exploration)
     demonstrations.check(cmdp)
     inferred = map_reward(
         inference_cmdp or cmdp,
