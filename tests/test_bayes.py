@@ -403,6 +403,30 @@ def test_policy_attains_what_it_promises_where_contexts_are_ruled_out(seed, earl
     check_attains(found, reward, 7, np.concatenate([beliefs, np.eye(3)[:1]]))
 
 
+@pytest.mark.parametrize("most", [2, 6, 200_000])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_plan_can_be_followed(seed, most):
+    """A plan is an action and, for each state it may lead to, a plan there: whatever the context,
+    it is worth no more than that. Also where the plan's own belief had ruled the context out."""
+    cmdp = deterministic_cmdp(seed, 4, 4, 3)
+    found = solve_bayes(cmdp, random_reward(cmdp, seed), BayesConfig(max_hyperstates=most)).policy
+    follows, plans = dense(cmdp).argmax(-1), np.asarray(found.plans)
+
+    def can_be_followed(plan: Table, state: int, action: int) -> bool:
+        later = (plan - found.reward[state, action]) / cmdp.gamma
+        return all(
+            any(
+                all(kept[c] >= later[c] - 1e-7 for c in range(4) if follows[c, state, action] == to)
+                for kept in plans[to]
+            )
+            for to in set(follows[:, state, action].tolist())
+        )
+
+    for state in range(4):
+        for plan_here in plans[state]:
+            assert any(can_be_followed(plan_here, state, action) for action in range(3))
+
+
 def test_policy_tells_its_values():
     cmdp, reward, value = kaelbling_tiger()
     policy = solve_bayes(cmdp, reward).policy
