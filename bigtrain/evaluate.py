@@ -182,8 +182,11 @@ def regret(
         optimal = solve_bayes(cmdp, table, config)
     if exploration_states is None:
         exploration_states = cmdp.task.exploration_states if cmdp.task else ()
+    value, _ = policy_value(policy, cmdp, reward=table)
+    if policy is optimal.policy:  # its certificate may prove more than following it for long
+        value = max(value, optimal.lower)
     return Regret(
-        policy_value(policy, cmdp, reward=table)[0],
+        value,
         optimal.upper,
         never_exploring_value(cmdp, table, exploration_states, config),
     )

@@ -31,7 +31,7 @@ from bigtrain import (
 from bigtrain.belief import Belief
 from bigtrain.errors import CMDPError, ConfigError, DemonstrationError
 from bigtrain.evaluate import Estimate, Evaluation, Regret, never_exploring_value
-from bigtrain.exact import BayesSolution, evaluate_policy, plan, solve_bayes
+from bigtrain.exact import BayesConfig, BayesSolution, evaluate_policy, plan, solve_bayes
 from bigtrain.exploration import predictive_reward
 from bigtrain.irl import RewardPosterior
 from bigtrain.policy import Decision, MemorylessPolicy, Policy
@@ -375,6 +375,16 @@ def test_regret_is_0_for_the_best_and_1_for_the_best_that_never_explores():
     assert guess.value == pytest.approx(-45 * GAMMA, abs=1e-9)
     assert guess.normalised == pytest.approx(1, abs=1e-9)
     assert guess.absolute == pytest.approx(tiger_listener().upper + 45 * GAMMA, abs=1e-9)
+
+
+def test_regret_of_a_certified_policy_where_beliefs_are_endless():
+    """The policy that a closed certificate comes with has next to none, however restless it is."""
+    cmdp = random_cmdp(1, 2, 3, 2, 0.6)
+    reward = random_reward(cmdp, 1)
+    solution = solve_bayes(cmdp, reward, BayesConfig(gap=1e-4))
+    assert solution.closed
+    found = regret(solution.policy, cmdp, reward=reward, optimal=solution)
+    assert found.absolute <= 1e-4 * np.ptp(reward)
 
 
 def test_regret_without_exploration_states_is_measured_by_who_never_learns():
