@@ -56,6 +56,13 @@ class Uniform(KPrior):
     high: ArrayLike
 
     def __post_init__(self):
+        try:
+            np.broadcast_shapes(np.shape(self.low), np.shape(self.high))
+        except ValueError:
+            raise ConfigError(
+                "`low` and `high` must fit each other, got the shapes "
+                f"{np.shape(self.low)} and {np.shape(self.high)}."
+            ) from None
         if not np.all(np.asarray(self.low) <= np.asarray(self.high)):
             raise ConfigError(f"`low` must not exceed `high`, got {self.low} and {self.high}.")
 
@@ -285,7 +292,7 @@ def check_settings(
             f"`reward_range` must be (r_min, r_max) with r_min < r_max, got {reward_range}."
         )
     if exploration is not None:
-        exploration.mask(cmdp)
+        exploration.spread(cmdp, exploration.k.mean)
         exploration.check_support(reward_range)
 
 
