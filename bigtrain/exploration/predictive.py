@@ -1,0 +1,246 @@
+"""The Bayesian reward distribution: the posterior rescaled, with p(k) where exploring is done."""
+
+import warnings
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from bigtrain.cmdp import CMDP, State, TabularCMDP
+from bigtrain.errors import ConfigError
+from bigtrain.exploration.cost import CostOfExploration
+from bigtrain.irl import RewardPosterior
+
+FLOAT32_TOLERANCE = 1e-4
+"""What rounding may take from the predictive mean in compiled code, as a share of the range."""
+
+
+class Rescaling(NamedTuple):
+    """r ↦ scale · r + shift."""
+
+    scale: float
+    shift: float
+
+
+def rescale(
+    reward: Float[np.ndarray, "state action"],
+    occurring: Bool[np.ndarray, " state"],
+    reward_range: tuple[float, float],
+) -> Rescaling:
+    """What stretches the reward of the states that can occur to exactly [r_min, r_max]."""
+    r_min, r_max = reward_range
+    low, high = reward[occurring].min(), reward[occurring].max()
+    if not high > low:
+        raise ConfigError(
+            f"The inferred reward is {low:g} wherever the agent can be, so it has no scale. "
+            "The demonstrations show no preference; check them, and the prior."
+        )
+    scale = (r_max - r_min) / (high - low)
+    return Rescaling(float(scale), float(r_min - scale * low))
+
+
+class PredictiveReward(eqx.Module):
+    """p^{IRL+COE}(r | s, a), the Bayesian reward distribution (eq. 5).
+
+    Outside the exploration set r = ν·ω̄ + bias with ω̄ ~ N(`weights`, `covariance`); inside it
+    r = k · r_max. The range was set by the posterior mean, and counts as known. Methods of one
+    pair compile for any problem; tables are of finite ones.
+    """
+
+    cmdp: CMDP
+    weights: Float[np.ndarray | Array, " feature"]
+    bias: float
+    covariance: Float[np.ndarray | Array, "feature feature"]
+    reward_range: tuple[float, float] = eqx.field(static=True)
+    exploration: CostOfExploration | None = eqx.field(static=True)
+
+    def mean(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
+        """The predictive mean of one pair; compiles."""
+        inferred = self._inferred_mean(state, action)
+        if self.exploration is None:
+            return inferred
+        worth = self.exploration.k.mean * self.reward_range[1]
+        return self._where_exploring(state, action, jnp.asarray(worth), inferred)
+
+    def variance(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
+        """The predictive variance of one pair; compiles."""
+        inferred = self._inferred_variance(state, action)
+        if self.exploration is None:
+            return inferred
+        spread = self.exploration.k.variance * self.reward_range[1] ** 2
+        return self._where_exploring(state, action, jnp.asarray(spread), inferred)
+
+    def sample(self, key: PRNGKeyArray, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
+        """One reward of one pair drawn from the distribution, apart from all others; compiles."""
+        key_inferred, key_k = jax.random.split(key)
+        deviation = jnp.sqrt(self._inferred_variance(state, action))
+        inferred = self._inferred_mean(state, action) + deviation * jax.random.normal(key_inferred)
+        if self.exploration is None:
+            return inferred
+        k = self.exploration.k
+        drawn = k.quantile(jnp.full(np.shape(k.mean), jax.random.uniform(key_k)))
+        return self._where_exploring(state, action, drawn * self.reward_range[1], inferred)
+
+    def is_exploring(self, state: State, action: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether one pair is in the exploration set; compiles."""
+        if self.exploration is None:
+            return jnp.asarray(False)
+        return self.exploration.contains(self.cmdp, state, action)
+
+    def table(self) -> Float[np.ndarray, "state action"]:
+        """The predictive mean of every (state, action), in float64."""
+        mean, cmdp = self.irl_table(), self._finite_cmdp()
+        if self.exploration is None:
+            return mean
+        worth = self.exploration.spread(cmdp, self.exploration.k.mean * self.reward_range[1])
+        return np.where(self.exploration.mask(cmdp), worth, mean)
+
+    def irl_table(self) -> Float[np.ndarray, "state action"]:
+        """The same before the exploration prior."""
+        cmdp = self._finite_cmdp()
+        mean = cmdp.feature_matrix() @ np.asarray(self.weights) + self.bias
+        return mean.reshape(cmdp.num_states, cmdp.num_actions)
+
+    def variance_table(self) -> Float[np.ndarray, "state action"]:
+        """The predictive variance of every (state, action)."""
+        cmdp = self._finite_cmdp()
+        features = cmdp.feature_matrix()
+        spread = np.asarray(features.multiply(features @ np.asarray(self.covariance)).sum(-1))
+        spread = spread.reshape(cmdp.num_states, cmdp.num_actions)
+        if self.exploration is None:
+            return spread
+        r_max = self.reward_range[1]
+        prior = self.exploration.spread(cmdp, self.exploration.k.variance * r_max**2)
+        return np.where(self.exploration.mask(cmdp), prior, spread)
+
+    def sample_tables(
+        self, key: PRNGKeyArray, num_samples: int
+    ) -> Float[Array, "sample state action"]:
+        """Whole reward functions drawn from the distribution."""
+        cmdp = self._finite_cmdp()
+        key_weights, key_k = jax.random.split(key)
+        posterior = RewardPosterior(np.asarray(self.weights), np.asarray(self.covariance))
+        weights = posterior.sample(key_weights, num_samples)
+        shape = (num_samples, cmdp.num_states, cmdp.num_actions)
+        drawn = jnp.asarray((cmdp.feature_matrix() @ np.asarray(weights).T).T).reshape(shape)
+        drawn = drawn + self.bias
+        if self.exploration is None:
+            return drawn
+        states, actions = (np.asarray(part) for part in self.exploration.indices(cmdp))
+        uniform = jax.random.uniform(key_k, (num_samples, len(states), len(actions)))
+        worth = self.exploration.k.quantile(uniform) * self.reward_range[1]
+        return drawn.at[:, states[:, None], actions].set(worth)
+
+    def _inferred_mean(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
+        features = self.cmdp.features(state, action)
+        return jnp.dot(features, jnp.asarray(self.weights), precision="highest") + self.bias
+
+    def _inferred_variance(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
+        features = self.cmdp.features(state, action)
+        spread = jnp.dot(features, jnp.asarray(self.covariance), precision="highest")
+        return jnp.maximum(jnp.dot(spread, features, precision="highest"), 0)
+
+    def _where_exploring(
+        self,
+        state: State,
+        action: Int[Array, ""],
+        inside: Float[Array, "..."],
+        outside: Float[Array, ""],
+    ) -> Float[Array, ""]:
+        assert self.exploration is not None
+        inside = self.exploration.pick(self.cmdp, inside, state, action)
+        return jnp.where(self.is_exploring(state, action), inside, outside)
+
+    def _finite_cmdp(self) -> TabularCMDP:
+        if not isinstance(self.cmdp, TabularCMDP):
+            raise ConfigError(
+                f"There are tables of finite problems only, and `{type(self.cmdp).__name__}` is "
+                "none. Use `mean`, `variance` and `sample` of one state and action."
+            )
+        return self.cmdp
+
+
+def check_settings(
+    cmdp: CMDP, reward_range: tuple[float, float], exploration: CostOfExploration | None
+) -> None:
+    """Raises where phase 2 could not be done, so that it is known before phase 1.
+
+    Whether a predicate holds of any state can be told of a finite problem only.
+    """
+    if not (np.isfinite(reward_range).all() and reward_range[0] < reward_range[1]):
+        raise ConfigError(
+            f"`reward_range` must be (r_min, r_max) with r_min < r_max, got {reward_range}."
+        )
+    if exploration is not None:
+        exploration.check_set(cmdp)
+        exploration.check_support(reward_range)
+
+
+def predictive_reward(
+    cmdp: CMDP,
+    posterior: RewardPosterior,
+    *,
+    reward_range: tuple[float, float],
+    exploration: CostOfExploration | None = None,
+    states: State | None = None,
+) -> PredictiveReward:
+    """Phase 2 as a whole: rescales the posterior and lays the exploration prior over it.
+
+    The range is that over the states that can occur. A finite problem knows them, and `states` is
+    refused; for any other it must be a batch of states known to occur, from simulation and
+    demonstrations: a pytree with the batch as the leading axis of every leaf.
+    """
+    check_settings(cmdp, reward_range, exploration)
+    if exploration is not None and np.any(exploration.k.mean >= 1):
+        warnings.warn(
+            "With k = 1 exploring is worth as much as the best there is: the agent may never stop "
+            "exploring.",
+            stacklevel=2,
+        )
+    if isinstance(cmdp, TabularCMDP):
+        if states is not None:
+            raise ConfigError("`states` must be left out: a finite problem knows which can occur.")
+        features, occurring = cmdp.feature_matrix(), cmdp.occurring_states()
+    else:
+        features = _features_of(cmdp, states)
+        occurring = np.ones(len(features) // cmdp.num_actions, bool)
+        if exploration is not None:
+            exploration.check_occurring(states)
+    mean = (features @ posterior.mean).reshape(-1, cmdp.num_actions)
+    scale, shift = rescale(mean, occurring, reward_range)
+    weights = scale * posterior.mean
+    terms = (abs(features) @ np.abs(weights)).reshape(mean.shape)[occurring].max() + abs(shift)
+    lost = np.finfo(np.float32).eps * terms / (reward_range[1] - reward_range[0])
+    if lost > FLOAT32_TOLERANCE:
+        warnings.warn(
+            f"In float32 the predictive mean may be off by {lost:.2g} of the reward range: large "
+            "terms cancel in it. Take out of the features what they have in common.",
+            stacklevel=2,
+        )
+    return PredictiveReward(
+        cmdp, weights, shift, scale**2 * posterior.covariance, reward_range, exploration
+    )
+
+
+def _features_of(cmdp: CMDP, states: State | None) -> Float[np.ndarray, "pair feature"]:
+    """ν of every action in a batch of states, states first."""
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(states)}
+    if len(sizes) != 1 or sizes & {(), (0,)}:
+        raise ConfigError(
+            "`states` must be a batch of states known to occur, since this problem is not finite: "
+            "a pytree whose leaves share a leading axis, got "
+            + ("none." if states is None else f"leading axes {sorted(sizes)}.")
+        )
+    actions = jnp.arange(cmdp.num_actions)
+    each = jax.vmap(jax.vmap(cmdp.features, (None, 0)), (0, None))
+    features = np.asarray(jax.jit(each)(states, actions), np.float64)
+    if not np.isfinite(features).all():
+        state, action, feature = np.argwhere(~np.isfinite(features))[0]
+        raise ConfigError(
+            f"Features must be finite, but state {state} of `states` has "
+            f"{features[state, action, feature]} as feature {feature} of action {action}."
+        )
+    return features.reshape(-1, features.shape[-1])
