@@ -31,11 +31,11 @@ class IRLConfig:
     """The model of the expert, and the prior over ω.
 
     `prior_variance` is the paper's ς₀² = σ₀² / α: the Gaussian prior has the variance
-    `temperature * prior_variance`.
+    `temperature * prior_variance`. `prior_mean` is one number for all weights, or one for each.
     """
 
     temperature: float = 0.01
-    prior_mean: float = 0.0
+    prior_mean: float | tuple[float, ...] = 0.0
     prior_variance: float = 100.0
     evidence: Evidence = "transitions"
 
@@ -43,7 +43,7 @@ class IRLConfig:
         for name in ("temperature", "prior_variance"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}.")
-        if not np.isfinite(self.prior_mean):
+        if not np.isfinite(self.prior_mean).all():
             raise ConfigError(f"`prior_mean` must be finite, got {self.prior_mean}.")
         if self.evidence not in ("transitions", "transitions-and-actions"):
             raise ConfigError(
@@ -55,6 +55,16 @@ class IRLConfig:
     def weight_variance(self) -> float:
         """σ₀², the variance of the prior over ω."""
         return self.temperature * self.prior_variance
+
+    def prior_weights(self, num_features: int) -> Float[np.ndarray, " feature"]:
+        """ω₀, the mean of the prior over ω."""
+        mean = np.asarray(self.prior_mean, np.float64)
+        if mean.shape not in ((), (num_features,)):
+            raise ConfigError(
+                f"`prior_mean` must be one number or {num_features}, one for each feature, "
+                f"got {mean.size}."
+            )
+        return np.broadcast_to(mean, (num_features,)).copy()
 
 
 class ExpertData(eqx.Module):
@@ -80,6 +90,13 @@ class RewardPosterior(NamedTuple):
         return jax.random.multivariate_normal(
             key, jnp.asarray(self.mean), jnp.asarray(self.covariance), (num_samples,), method="svd"
         )
+
+    def predict(
+        self, features: Float[np.ndarray, "*batch feature"]
+    ) -> tuple[Float[np.ndarray, "*batch"], Float[np.ndarray, "*batch"]]:
+        """Mean and variance of the reward ν·ω where the features are ν."""
+        variance = np.einsum("...i,ij,...j->...", features, self.covariance, features)
+        return features @ self.mean, variance
 
 
 class MAPInfo(NamedTuple):
@@ -146,21 +163,34 @@ def log_posterior(
     successor_features: Float[Array, "context visited action feature"],
     data: ExpertData,
     config: IRLConfig,
+    *,
+    counts: Float[Array, "context visited action"] | None = None,
 ) -> Float[Array, ""]:
     """log p(ω | demonstrations) up to a constant; the prior counts once.
 
     With evidence from transitions the contexts' probabilities do not depend on ω and the
-    expected log-likelihood under them takes the place of the marginal one.
+    expected log-likelihood under them takes the place of the marginal one. `counts`, from
+    `known_counts`, saves counting again.
     """
     log_policies = log_policy(successor_features, reward_weights, config.temperature)
-    log_joint = context_log_joint(data, log_policies, config.evidence)
-    if config.evidence == "transitions":
-        counts = visit_counts(data, jax.nn.softmax(log_joint), log_policies.shape[-1])
-        log_likelihood = (counts * log_policies).sum()
-    else:
+    if counts is None:
+        counts = known_counts(data, config, log_policies.shape[-1])
+    if counts is None:
+        log_joint = context_log_joint(data, log_policies, config.evidence)
         log_likelihood = jax.nn.logsumexp(log_joint, axis=-1).sum()
-    deviation = reward_weights - config.prior_mean
+    else:
+        log_likelihood = (counts * log_policies).sum()
+    deviation = reward_weights - jnp.asarray(config.prior_mean)
     return log_likelihood - (deviation**2).sum() / (2 * config.weight_variance)
+
+
+def known_counts(
+    data: ExpertData, config: IRLConfig, num_actions: int
+) -> Float[Array, "context visited action"] | None:
+    """The visit counts, where the evidence does not wait for ω; otherwise None."""
+    if config.evidence != "transitions":
+        return None
+    return visit_counts(data, jax.nn.softmax(jnp.asarray(data.log_evidence)), num_actions)
 
 
 def log_posterior_derivatives(
@@ -168,24 +198,52 @@ def log_posterior_derivatives(
     successor_features: Float[Array, "context visited action feature"],
     data: ExpertData,
     config: IRLConfig,
+    *,
+    counts: Float[Array, "context visited action"] | None = None,
 ) -> tuple[Float[Array, " feature"], Float[Array, "feature feature"]]:
     """The gradient of the log posterior (eq. 3, over α), and minus its Hessian.
 
     The Hessian is that for the contexts' present probabilities, which is all there is to it when
-    these come from transitions.
+    these come from transitions. `counts` may be those of a sample, scaled up.
     """
     alpha, variance = config.temperature, config.weight_variance
     log_policies = log_policy(successor_features, reward_weights, alpha)
     policies = jnp.exp(log_policies)
-    log_joint = context_log_joint(data, log_policies, config.evidence)
-    counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
+    if counts is None:
+        log_joint = context_log_joint(data, log_policies, config.evidence)
+        counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
     totals = counts.sum(-1, keepdims=True)
     gradient = jnp.einsum("cva,cvad->d", (counts - totals * policies) / alpha, successor_features)
-    gradient -= (reward_weights - config.prior_mean) / variance
+    gradient -= (reward_weights - jnp.asarray(config.prior_mean)) / variance
     mean = jnp.einsum("cva,cvad->cvd", policies, successor_features)
     spread = jnp.sqrt(totals * policies)[..., None] * (successor_features - mean[..., None, :])
     spread = spread.reshape(-1, spread.shape[-1]) / alpha
     return gradient, spread.T @ spread + jnp.eye(len(reward_weights)) / variance
+
+
+def sampled_gradient(
+    key: PRNGKeyArray,
+    reward_weights: Float[Array, " feature"],
+    successor_features: Float[Array, "context visited action feature"],
+    data: ExpertData,
+    config: IRLConfig,
+    num_trajectories: int,
+) -> Float[Array, " feature"]:
+    """The direction of the paper's stochastic update of ω (eq. 3), from a few trajectories.
+
+    It is α times the gradient of the log posterior, with the prior counted once and the
+    likelihood of the sample scaled up to that of all demonstrations.
+    """
+    total = len(data.log_evidence)
+    chosen = jax.random.randint(key, (num_trajectories,), 0, total)
+    shares = jnp.zeros(total).at[chosen].add(total / num_trajectories)
+    log_policies = log_policy(successor_features, reward_weights, config.temperature)
+    beliefs = jax.nn.softmax(context_log_joint(data, log_policies, config.evidence))
+    counts = visit_counts(data, shares[:, None] * beliefs, successor_features.shape[2])
+    gradient, _ = log_posterior_derivatives(
+        reward_weights, successor_features, data, config, counts=counts
+    )
+    return config.temperature * gradient
 
 
 @eqx.filter_jit
@@ -204,30 +262,33 @@ def map_estimate(
     expected log posterior under the present p(θ | ω, τ) (expectation maximisation), whose
     gradient is that of the log posterior itself.
     """
+    counts = known_counts(data, config, successor_features.shape[2])
 
     def objective(weights):
-        return log_posterior(weights, successor_features, data, config)
+        return log_posterior(weights, successor_features, data, config, counts=counts)
 
     def derivatives(weights):
-        return log_posterior_derivatives(weights, successor_features, data, config)
+        return log_posterior_derivatives(weights, successor_features, data, config, counts=counts)
 
     def scaled_norm(gradient):
         return jnp.abs(gradient).max() * jnp.sqrt(config.weight_variance)
 
     def newton(carry):
         weights, gradient, precision, _, step = carry
-        direction = jax.scipy.linalg.solve(precision, gradient, assume_a="pos")
+        # In single precision rounding can make the matrix indefinite, and Cholesky fail.
+        kind = "pos" if precision.dtype == jnp.float64 else "gen"
+        direction = jax.scipy.linalg.solve(precision, gradient, assume_a=kind)
         slope = gradient @ direction
         start = objective(weights)
         rounding = 16 * jnp.finfo(start.dtype).eps * jnp.abs(start)
 
         def too_far(scale):
             gained = objective(weights + scale * direction) - start + rounding
-            return (gained < 1e-4 * scale * slope) & (scale > 1e-10)
+            return ~(gained >= 1e-4 * scale * slope) & (scale > 1e-10)
 
         scale = jax.lax.while_loop(too_far, lambda scale: scale / 2, jnp.ones_like(slope))
-        moved = weights + scale * direction
-        stuck = (scale <= 1e-10) | (slope <= tolerance**2)
+        stuck = (scale <= 1e-10) | ~(slope > tolerance**2)
+        moved = jnp.where(stuck & ~(slope > 0), weights, weights + scale * direction)
         return moved, *derivatives(moved), stuck, step + 1
 
     def unfinished(carry):

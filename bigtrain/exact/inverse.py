@@ -55,7 +55,7 @@ def map_reward(
     A climb ends when the mismatch is below `tolerance`. `report` hears of every round.
     """
     climber = _Climber(cmdp, irl.expert_data(cmdp, demonstrations), config, tolerance, report)
-    best = climber.climb(np.full(cmdp.num_features, float(config.prior_mean)), _MAX_ROUNDS)
+    best = climber.climb(config.prior_weights(cmdp.num_features), _MAX_ROUNDS)
     if best is None:
         raise PlanningError(
             f"The reward did not settle within {_MAX_ROUNDS} rounds: its mismatch must be at most "
