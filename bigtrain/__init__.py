@@ -10,7 +10,7 @@ from bigtrain.demos import Demonstrations, Trajectory
 from bigtrain.evaluate import Evaluation, evaluate, evaluate_exactly, policy_value, regret
 from bigtrain.exact import SolveConfig, solve
 from bigtrain.expert import demonstrate, plan_expert
-from bigtrain.exploration import CostOfExploration, Fixed, Uniform
+from bigtrain.exploration import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform
 from bigtrain.fit import Event, FitResult
 from bigtrain.irl import IRLConfig
 from bigtrain.transitions import Transitions
@@ -24,6 +24,8 @@ __all__ = [
     "FitResult",
     "Fixed",
     "IRLConfig",
+    "KPrior",
+    "MaximumEntropy",
     "SolveConfig",
     "TabularCMDP",
     "Task",

@@ -4,6 +4,7 @@ BigTrainError
 ├── CMDPError             a problem that is stated wrongly
 ├── DemonstrationError    demonstrations, or a file of them, that cannot be used
 ├── ConfigError           a setting outside what it may be
+├── CheckpointError       a checkpoint, or a file beside it, that cannot be gone on from
 ├── PlanningError         an exact answer that cannot be computed as asked
 └── UnknownDynamicsError  a transition probability was asked of a simulator that has none
 
@@ -25,6 +26,10 @@ class DemonstrationError(BigTrainError, ValueError):
 
 class ConfigError(BigTrainError, ValueError):
     """A setting is outside what it may be."""
+
+
+class CheckpointError(BigTrainError, ValueError):
+    """A checkpoint, or a file beside it, cannot be gone on from."""
 
 
 class PlanningError(BigTrainError, RuntimeError):

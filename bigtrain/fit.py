@@ -1,8 +1,8 @@
 """What comes out of the three phases, whichever way they were gone through."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 
@@ -11,18 +11,9 @@ from bigtrain.evaluate import Evaluation, Regret, Reward, evaluate, regret
 from bigtrain.exact.bayes import BayesSolution
 from bigtrain.exploration import PredictiveReward
 from bigtrain.policy import Policy
+from bigtrain.runs.events import Callback, Event
 
-
-class Event(NamedTuple):
-    """A moment of the work: its phase, a count within the phase, and what was measured."""
-
-    phase: str
-    step: int
-    metrics: dict[str, float]
-
-
-Callback = Callable[[Event], None]
-"""Hears of every event as it happens."""
+__all__ = ["Callback", "Event", "FitResult"]
 
 
 @final
