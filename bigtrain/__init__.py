@@ -4,7 +4,7 @@ State a problem (`envs.make`, `TabularCMDP`), collect demonstrations (`demonstra
 `Demonstrations.load`), say what exploring may cost (`CostOfExploration`), and `solve` it.
 """
 
-from bigtrain import baselines, envs, errors, exact
+from bigtrain import baselines, envs, errors, exact, inference, runs
 from bigtrain.cmdp import CMDP, TabularCMDP, Task
 from bigtrain.demos import Demonstrations, Trajectory
 from bigtrain.evaluate import Evaluation, evaluate, evaluate_exactly, policy_value, regret
@@ -12,6 +12,7 @@ from bigtrain.exact import SolveConfig, solve
 from bigtrain.expert import demonstrate, plan_expert
 from bigtrain.exploration import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform
 from bigtrain.fit import Event, FitResult
+from bigtrain.inference import InferenceConfig, InferredReward, infer_reward
 from bigtrain.irl import IRLConfig
 from bigtrain.transitions import Transitions
 
@@ -24,6 +25,8 @@ __all__ = [
     "FitResult",
     "Fixed",
     "IRLConfig",
+    "InferenceConfig",
+    "InferredReward",
     "KPrior",
     "MaximumEntropy",
     "SolveConfig",
@@ -39,8 +42,11 @@ __all__ = [
     "evaluate",
     "evaluate_exactly",
     "exact",
+    "infer_reward",
+    "inference",
     "plan_expert",
     "policy_value",
     "regret",
+    "runs",
     "solve",
 ]

@@ -63,6 +63,13 @@ class CMDP(eqx.Module):
     def observe(self, state: State) -> Shaped[Array, "..."]:
         """What the agent sees of a state."""
 
+    def identify(self, observation: Shaped[Array, "..."]) -> tuple[State, Bool[Array, ""]]:
+        """The state that looks like `observation`, and whether there is one.
+
+        As it stands an observation is the state itself; override it where `observe` is more.
+        """
+        return observation, jnp.asarray(True)
+
     @abc.abstractmethod
     def features(self, state: State, action: Int[Array, ""]) -> Float[Array, " feature"]:
         """ν(s, a): the reward is linear in these (Assumption 3.1)."""

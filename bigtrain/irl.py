@@ -9,6 +9,7 @@ Everything here is a pure function of arrays that `jit` compiles, in the precisi
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -18,9 +19,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bigtrain import belief
-from bigtrain.cmdp import TabularCMDP
+from bigtrain.belief import Filter
+from bigtrain.cmdp import CMDP, State, TabularCMDP
 from bigtrain.demos import Demonstrations
-from bigtrain.errors import ConfigError
+from bigtrain.errors import ConfigError, DemonstrationError
 
 Evidence = Literal["transitions", "transitions-and-actions"]
 """What tells an expert's context: p(θ | transitions), or Theorem 1's p(θ | ω, τ)."""
@@ -68,16 +70,21 @@ class IRLConfig:
 
 
 class ExpertData(eqx.Module):
-    """Demonstrations of a finite problem, with each visited state listed once.
+    """Demonstrations with each visited state listed once.
 
-    `rows` says for each step where its state stands in `visited`.
+    `rows` says for each step where its state stands in `visited`. States of finite problems are
+    indices; any others are a pytree with `visited` as the leading axis.
     """
 
-    visited: Int[np.ndarray, " visited"]
+    visited: State
     rows: Int[np.ndarray | Array, " step"]
     actions: Int[np.ndarray | Array, " step"]
     trajectories: Int[np.ndarray | Array, " step"]
     log_evidence: Float[np.ndarray | Array, "trajectory context"]
+
+    @property
+    def num_visited(self) -> int:
+        return len(jax.tree.leaves(self.visited)[0])
 
 
 class RewardPosterior(NamedTuple):
@@ -108,10 +115,17 @@ class MAPInfo(NamedTuple):
     converged: Bool[Array, ""]
 
 
-def expert_data(cmdp: TabularCMDP, demonstrations: Demonstrations) -> ExpertData:
-    """The demonstrations as `cmdp` sees them, with p(θ | transitions) worked out."""
+def expert_data(
+    cmdp: CMDP, demonstrations: Demonstrations, filter: Filter | None = None
+) -> ExpertData:
+    """The demonstrations as `cmdp` sees them, with p(θ | transitions) worked out.
+
+    `filter` takes the place of the exact one where the problem is not finite.
+    """
     demonstrations = demonstrations.without_contexts()
     demonstrations.check(cmdp)
+    if not isinstance(cmdp, TabularCMDP):
+        return _simulator_data(cmdp, demonstrations, filter or belief.ExactFilter(cmdp))
     states = demonstrations.states(cmdp)
     lengths = demonstrations.lengths
     trajectories = np.repeat(np.arange(len(lengths)), lengths)
@@ -120,6 +134,29 @@ def expert_data(cmdp: TabularCMDP, demonstrations: Demonstrations) -> ExpertData
     log_evidence = belief.trajectory_log_evidence(
         cmdp, states[left], demonstrations.actions, states[left + 1], trajectories, len(lengths)
     )
+    return ExpertData(visited, rows, demonstrations.actions, trajectories, log_evidence)
+
+
+def _simulator_data(cmdp: CMDP, demonstrations: Demonstrations, filter: Filter) -> ExpertData:
+    """The same where states are not numbered: those that look alike are one."""
+    padded = demonstrations.padded()
+    left = padded.observations[:, :-1][padded.mask]
+    places: dict[bytes, int] = {}
+    rows = np.array([places.setdefault(seen.tobytes(), len(places)) for seen in left])
+    first = np.unique(rows, return_index=True)[1]
+    visited, _ = jax.vmap(cmdp.identify)(jnp.asarray(left[first]))
+    states, _ = jax.vmap(jax.vmap(cmdp.identify))(jnp.asarray(padded.observations))
+    beliefs, info = jax.jit(jax.vmap(partial(belief.filter_trajectory, filter)))(
+        states, jnp.asarray(padded.actions), jnp.asarray(padded.mask)
+    )
+    wrong = np.argwhere(np.asarray(info.impossible))
+    if len(wrong):
+        raise DemonstrationError(
+            "Demonstrations must be possible in some context, but no context explains step "
+            f"{wrong[0][1]} of trajectory {wrong[0][0]} after the steps before it."
+        )
+    trajectories = np.repeat(np.arange(len(demonstrations)), demonstrations.lengths)
+    log_evidence = np.asarray(beliefs.log_probs[:, -1], np.float64)
     return ExpertData(visited, rows, demonstrations.actions, trajectories, log_evidence)
 
 
@@ -153,7 +190,7 @@ def visit_counts(
     num_actions: int,
 ) -> Float[Array, "context visited action"]:
     """How often each action was taken in each state and context, as far as one can tell."""
-    shape = (responsibilities.shape[1], len(data.visited), num_actions)
+    shape = (responsibilities.shape[1], data.num_visited, num_actions)
     per_step = responsibilities[jnp.asarray(data.trajectories)].T
     return jnp.zeros(shape, per_step.dtype).at[:, data.rows, data.actions].add(per_step)
 
@@ -213,7 +250,9 @@ def log_posterior_derivatives(
         log_joint = context_log_joint(data, log_policies, config.evidence)
         counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
     totals = counts.sum(-1, keepdims=True)
-    gradient = jnp.einsum("cva,cvad->d", (counts - totals * policies) / alpha, successor_features)
+    # counts - totals * policies, without cancelling where experts are nearly certain
+    surprise = counts * -jnp.expm1(log_policies) - (totals - counts) * policies
+    gradient = jnp.einsum("cva,cvad->d", surprise / alpha, successor_features)
     gradient -= (reward_weights - jnp.asarray(config.prior_mean)) / variance
     mean = jnp.einsum("cva,cvad->cvd", policies, successor_features)
     spread = jnp.sqrt(totals * policies)[..., None] * (successor_features - mean[..., None, :])
@@ -260,7 +299,8 @@ def map_estimate(
 
     Newton's method with backtracking. With evidence from actions each step maximises the
     expected log posterior under the present p(θ | ω, τ) (expectation maximisation), whose
-    gradient is that of the log posterior itself.
+    gradient is that of the log posterior itself. The last step is the first to be shorter than
+    `tolerance` posterior deviations.
     """
     counts = known_counts(data, config, successor_features.shape[2])
 
@@ -292,8 +332,8 @@ def map_estimate(
         return moved, *derivatives(moved), stuck, step + 1
 
     def unfinished(carry):
-        _, gradient, _, stuck, step = carry
-        return (scaled_norm(gradient) > tolerance) & ~stuck & (step < max_steps)
+        _, _, _, stuck, step = carry
+        return ~stuck & (step < max_steps)
 
     begin = (reward_weights, *derivatives(reward_weights), jnp.asarray(False), jnp.asarray(0))
     weights, gradient, _, _, step = jax.lax.while_loop(unfinished, newton, begin)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.cmdp import TabularCMDP
+from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.demos import finite, minari_datasets, npz
 from bigtrain.demos.arrays import clean_indices, clean_observations, freeze, is_state_indices
 from bigtrain.demos.trajectory import Trajectory
@@ -261,9 +261,15 @@ class Demonstrations(Sequence[Trajectory]):
         """The state of a finite problem behind each observation."""
         return finite.find_states(self.observations, cmdp, self._name_observation)
 
-    def check(self, cmdp: TabularCMDP) -> None:
-        """Raises where an action, a state, a context or a transition cannot be of `cmdp`."""
+    def check(self, cmdp: CMDP) -> None:
+        """Raises where an action, a state, a context or a transition cannot be of `cmdp`.
+
+        Of a problem that is not finite only actions and observations can be told.
+        """
         finite.check_below("actions", self.actions, cmdp.num_actions, "actions", self._name_step)
+        if not isinstance(cmdp, TabularCMDP):
+            finite.check_observations(self.observations, cmdp, self._name_observation)
+            return
         states = self.states(cmdp)
         if self.contexts is not None:
             finite.check_below(

@@ -1,11 +1,13 @@
-"""Demonstrations held against a finite problem: which states they visit, and whether they can."""
+"""Demonstrations held against a problem: which states they visit, and whether they can."""
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from bigtrain.cmdp import TabularCMDP
+from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.demos.arrays import Where, is_state_indices
 from bigtrain.errors import DemonstrationError
 
@@ -40,6 +42,31 @@ def find_states(
             "indices as observations."
         )
     return states
+
+
+def check_observations(
+    observations: Shaped[np.ndarray, "observation ..."], cmdp: CMDP, where: Where
+) -> None:
+    """Raises unless these are observations from which a simulator's states can be told."""
+    state = jax.eval_shape(cmdp.reset, jax.random.key(0), jnp.asarray(0))
+    seen = jax.eval_shape(cmdp.observe, state)
+    if observations.shape[1:] != seen.shape:
+        raise DemonstrationError(
+            f"`observations` must have the shape {seen.shape} of the problem's observations, "
+            f"got {observations.shape[1:]}."
+        )
+    told, _ = jax.eval_shape(cmdp.identify, jax.ShapeDtypeStruct(seen.shape, observations.dtype))
+    if jax.tree.map(jnp.shape, told) != jax.tree.map(jnp.shape, state):
+        raise DemonstrationError(
+            f"A state must be told from its observation, but `{type(cmdp).__name__}.identify` "
+            f"gives {told} where states are {state}. Override it."
+        )
+    known = jax.jit(jax.vmap(lambda seen: cmdp.identify(seen)[1]))(jnp.asarray(observations))
+    unknown = _first(~np.asarray(known))
+    if unknown is not None:
+        raise DemonstrationError(
+            f"`observations` must be of the problem's states, but {where(unknown)} looks like none."
+        )
 
 
 def _match_rows(

@@ -25,6 +25,7 @@ from bigtrain.exact import planning
 from bigtrain.irl import ExpertData, IRLConfig, RewardPosterior
 
 _PLAIN_ROUNDS = 10
+_RESTART_ROUNDS = 50
 _MAX_ROUNDS = 2_000
 
 
@@ -63,7 +64,7 @@ def map_reward(
         )
     spread = np.linalg.cholesky(best.posterior.covariance)
     for direction in np.random.default_rng(0).normal(size=(num_restarts, cmdp.num_features)):
-        found = climber.climb(best.posterior.mean + spread @ direction, _PLAIN_ROUNDS)
+        found = climber.climb(best.posterior.mean + spread @ direction, _RESTART_ROUNDS)
         if found is not None and found.log_posterior > best.log_posterior:
             best = found
     return best._replace(num_rounds=climber.num_rounds)

@@ -1,0 +1,152 @@
+"""Encoders: what is seen, as a picture or as numbers, becomes a vector that heads can work with."""
+
+from dataclasses import dataclass
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+
+from bigtrain.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of an encoder. The last three matter for pictures only, one entry a layer."""
+
+    width: int = 64
+    depth: int = 2
+    channels: tuple[int, ...] = (16, 32)
+    kernels: tuple[int, ...] = (4, 3)
+    strides: tuple[int, ...] = (4, 1)
+
+    def __post_init__(self):
+        for name in ("width", "depth"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        layers = (self.channels, self.kernels, self.strides)
+        if len({len(layer) for layer in layers}) != 1 or min(map(min, layers), default=1) < 1:
+            raise ConfigError(
+                "`channels`, `kernels` and `strides` must be positive and have one entry a layer, "
+                f"got {self.channels}, {self.kernels} and {self.strides}."
+            )
+
+
+@final
+class Convolution(eqx.Module):
+    """A convolution without padding, as a matrix product with the patches of the picture.
+
+    `eqx.nn.Conv2d` computes the same. Under `vmap` over networks it becomes a grouped
+    convolution, though, for which XLA has no fast code on CPUs; a matrix product stays one
+    (`benchmarks/training.py` prints the ratio).
+    """
+
+    weight: Float[Array, "channel patch"]
+    bias: Float[Array, " channel"]
+    kernel: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, stride: int, *, key: PRNGKeyArray
+    ):
+        size = in_channels * kernel**2
+        self.weight = jax.random.normal(key, (out_channels, size)) * np.sqrt(2 / size)
+        self.bias = jnp.zeros(out_channels)
+        self.kernel, self.stride = kernel, stride
+
+    def __call__(self, picture: Float[Array, "row column in"]) -> Float[Array, "y x channel"]:
+        height, width, _ = picture.shape
+        rows, columns = (
+            np.arange((size - self.kernel) // self.stride + 1)[:, None] * self.stride
+            + np.arange(self.kernel)
+            for size in (height, width)
+        )
+        patches = picture[rows[:, None, :, None], columns[None, :, None, :]]
+        patches = patches.reshape(len(rows), len(columns), -1)
+        return patches @ self.weight.T + self.bias
+
+
+@final
+class Encoder(eqx.Module):
+    """An observation of one kind to a vector: convolutions for pictures, nothing for numbers.
+
+    Pictures are arrays [row, column, channel]. Anything else is laid out flat. `mean` and `scale`
+    say what observations are like: what all of them have in common is taken away, since what
+    tells them apart may be a few pixels.
+    """
+
+    convolutions: tuple[Convolution, ...]
+    mean: Float[Array, "..."]
+    scale: Float[Array, ""]
+    shape: tuple[int, ...] = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    def __init__(
+        self, examples: Shaped[Array, "example ..."], config: NetworkConfig, *, key: PRNGKeyArray
+    ):
+        values = examples.astype(jnp.float32)
+        self.mean = values.mean(0)
+        spread = jnp.sqrt(((values - self.mean) ** 2).mean())
+        self.scale = jnp.where(spread > 0, spread, 1.0)
+        self.shape = shape = examples.shape[1:]
+        self.convolutions = ()
+        if len(shape) != 3:
+            self.size = int(np.prod(shape, dtype=int))
+            return
+        *spatial, channels = shape
+        for key_layer, out_channels, kernel, stride in zip(
+            jax.random.split(key, len(config.channels)),
+            config.channels,
+            config.kernels,
+            config.strides,
+            strict=True,
+        ):
+            if min(spatial) < kernel:
+                raise ConfigError(
+                    f"A picture of {shape[0]} × {shape[1]} is too small for the kernels "
+                    f"{config.kernels} at the strides {config.strides}. Choose smaller ones."
+                )
+            layer = Convolution(channels, out_channels, kernel, stride, key=key_layer)
+            self.convolutions += (layer,)
+            channels = out_channels
+            spatial = [(size - kernel) // stride + 1 for size in spatial]
+        self.size = int(np.prod(spatial)) * channels
+
+    def __call__(self, observation: Shaped[Array, "..."]) -> Float[Array, " code"]:
+        if observation.shape != self.shape:
+            raise ConfigError(
+                f"An observation must have the shape {self.shape}, got {observation.shape}."
+            )
+        mean, scale = jax.lax.stop_gradient((self.mean, self.scale))
+        values = (observation.astype(jnp.float32) - mean) / scale
+        for layer in self.convolutions:
+            values = jax.nn.relu(layer(values))
+        return values.reshape(-1)
+
+
+@final
+class Trunk(eqx.Module):
+    """Fully connected layers, each normalised, and rectified but for the last.
+
+    The normalisation keeps the outputs for different inputs apart, which least squares on top of
+    them depends on. `sizes` are those of the input and of each layer.
+    """
+
+    layers: tuple[eqx.nn.Linear, ...]
+    norms: tuple[eqx.nn.LayerNorm, ...]
+
+    def __init__(self, sizes: tuple[int, ...], *, key: PRNGKeyArray):
+        self.layers = tuple(
+            eqx.nn.Linear(before, after, key=key_layer)
+            for before, after, key_layer in zip(
+                sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True
+            )
+        )
+        self.norms = tuple(eqx.nn.LayerNorm(size) for size in sizes[1:])
+
+    def __call__(self, values: Float[Array, " in"]) -> Float[Array, " out"]:
+        for place, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
+            values = norm(layer(values if place == 0 else jax.nn.relu(values)))
+        return values
