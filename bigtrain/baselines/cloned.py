@@ -1,0 +1,111 @@
+"""Policies that are networks trained to copy: from what is seen, or from the whole history."""
+
+from typing import NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+
+from bigtrain.belief import ExactFilter
+from bigtrain.cmdp import CMDP, TabularCMDP
+from bigtrain.networks import Encoder, NetworkConfig, Trunk
+from bigtrain.policy import NO_ACTION, BeliefState, Decision, MemorylessPolicy, Policy
+
+
+@final
+class CloneNetwork(eqx.Module):
+    """An observation to logits; with a core, what was seen and done before counts as well."""
+
+    encoder: Encoder
+    trunk: Trunk
+    core: eqx.nn.GRUCell | None
+    head: eqx.nn.Linear
+
+    def __init__(
+        self,
+        examples: Shaped[Array, "example ..."],
+        num_actions: int,
+        config: NetworkConfig,
+        core_width: int | None,
+        *,
+        key: PRNGKeyArray,
+    ):
+        key_encoder, key_trunk, key_core, key_head = jax.random.split(key, 4)
+        self.encoder = Encoder(examples, config, key=key_encoder)
+        self.trunk = Trunk((self.encoder.size, *[config.width] * config.depth), key=key_trunk)
+        self.core = None
+        if core_width is not None:
+            self.core = eqx.nn.GRUCell(config.width + num_actions, core_width, key=key_core)
+        self.head = eqx.nn.Linear(core_width or config.width, num_actions, key=key_head)
+
+    def init(self) -> Float[Array, " core"]:
+        """The memory before the first step; empty without a core."""
+        return jnp.zeros(0 if self.core is None else self.core.hidden_size)
+
+    def embed(self, observation: Shaped[Array, "..."]) -> Float[Array, " width"]:
+        """What is seen, as the core or the head wants it."""
+        return jax.nn.relu(self.trunk(self.encoder(observation)))
+
+    def step(
+        self,
+        memory: Float[Array, " core"],
+        embedding: Float[Array, " width"],
+        previous_action: Int[Array, ""],
+    ) -> tuple[Float[Array, " core"], Float[Array, " action"]]:
+        """The memory after a step, and the logits. Without a core, only what is seen counts."""
+        if self.core is None:
+            return memory, self.head(embedding)
+        done = jax.nn.one_hot(previous_action, len(self.head.weight))
+        memory = self.core(jnp.append(embedding, done), memory)
+        return memory, self.head(memory)
+
+
+class CloneState(NamedTuple):
+    """An episode as a cloned policy knows it. `filtered` is there for onlookers."""
+
+    begun: Bool[Array, ""]
+    memory: Float[Array, " core"]
+    filtered: BeliefState | None
+
+
+@final
+class ClonedPolicy(Policy):
+    """Does what a network takes experts to have done.
+
+    The belief it shows is the exact one where the problem is finite and the prior otherwise; the
+    network knows nothing of it. Nor does it know values: probabilities stand in their place.
+
+    A recurrent one remembers every history differently, so `evaluate_exactly` has as many to walk
+    as there are: keep its horizon short.
+    """
+
+    cmdp: CMDP
+    network: CloneNetwork
+
+    def init(self) -> CloneState:
+        onlooker = self._onlooker()
+        filtered = None if onlooker is None else onlooker.init()
+        return CloneState(jnp.asarray(False), self.network.init(), filtered)
+
+    def step(
+        self, state: CloneState, observation: Shaped[Array, "..."], previous_action: Int[Array, ""]
+    ) -> tuple[CloneState, Decision]:
+        previous = jnp.where(state.begun, previous_action, NO_ACTION)
+        embedding = self.network.embed(observation)
+        memory, logits = self.network.step(state.memory, embedding, previous)
+        probs = jax.nn.softmax(logits)
+        onlooker = self._onlooker()
+        if onlooker is None or state.filtered is None:
+            filtered, belief, surprised = None, ExactFilter(self.cmdp).init(), jnp.asarray(False)
+        else:
+            filtered, seen = onlooker.step(state.filtered, observation, previous_action)
+            belief, surprised = seen.belief, seen.surprised
+        after = CloneState(jnp.asarray(True), memory, filtered)
+        return after, Decision(probs, probs, belief, surprised)
+
+    def _onlooker(self) -> MemorylessPolicy | None:
+        """One who filters what is seen; what it would do is of no interest."""
+        if not isinstance(self.cmdp, TabularCMDP):
+            return None
+        return MemorylessPolicy(self.cmdp, jnp.zeros((self.cmdp.num_states, self.cmdp.num_actions)))

@@ -1,0 +1,273 @@
+"""Behaviour cloning: demonstrations to the policy under which they are likeliest.
+
+By counting, which is exact for finite problems, or by a network, for any. A network is trained as
+a whole in compiled code, several seeds side by side.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, overload
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+
+from bigtrain import irl
+from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork
+from bigtrain.cmdp import CMDP, TabularCMDP
+from bigtrain.demos import Demonstrations, finite
+from bigtrain.errors import ConfigError, DemonstrationError
+from bigtrain.networks import NetworkConfig
+from bigtrain.policy import NO_ACTION, MemorylessPolicy
+from bigtrain.runs.events import Callback, Event
+
+
+def clone(cmdp: TabularCMDP, demonstrations: Demonstrations) -> MemorylessPolicy:
+    """Behaviour cloning: in each state, the experts' actions as often as they took them.
+
+    This is what any cloning without memory converges to. Where no expert was, every action is as
+    good as another.
+    """
+    data = irl.expert_data(cmdp, demonstrations)
+    counts = np.zeros((cmdp.num_states, cmdp.num_actions))
+    np.add.at(counts, (data.visited[data.rows], data.actions), 1)
+    counts[counts.sum(-1) == 0] = 1
+    return MemorylessPolicy(cmdp, counts / counts.sum(-1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class CloneConfig:
+    """Settings of cloning by a network; a `recurrent` one acts on the whole history.
+
+    `core_width` is the size of its memory. The learning rate decays to 0 along a cosine.
+    `batch_size` counts trajectories; where there are no more than that, every update uses all.
+    """
+
+    recurrent: bool = False
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    core_width: int = 64
+    learning_rate: float = 3e-3
+    num_updates: int = 1_000
+    batch_size: int = 64
+    report_every: int = 100
+
+    def __post_init__(self):
+        for name in ("core_width", "num_updates", "batch_size", "report_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if not 0 < self.learning_rate < float("inf"):
+            raise ConfigError(f"`learning_rate` must be positive, got {self.learning_rate}.")
+
+
+@overload
+def clone_network(
+    cmdp: CMDP,
+    demonstrations: Demonstrations,
+    *,
+    config: CloneConfig = CloneConfig(),
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> ClonedPolicy: ...
+@overload
+def clone_network(
+    cmdp: CMDP,
+    demonstrations: Demonstrations,
+    *,
+    config: CloneConfig = CloneConfig(),
+    seed: Sequence[int],
+    callbacks: Sequence[Callback] = (),
+) -> list[ClonedPolicy]: ...
+def clone_network(
+    cmdp: CMDP,
+    demonstrations: Demonstrations,
+    *,
+    config: CloneConfig = CloneConfig(),
+    seed: int | Sequence[int] = 0,
+    callbacks: Sequence[Callback] = (),
+) -> ClonedPolicy | list[ClonedPolicy]:
+    """Behaviour cloning by a network, which generalises to what no expert saw, well or not.
+
+    In a finite problem the network sees the problem's observations, made when they are looked
+    at, even if the demonstrations hold states. Several seeds give a policy each; callbacks then
+    hear one number for each.
+    """
+    seeds = [seed] if isinstance(seed, int) else list(seed)
+    if not seeds:
+        raise ConfigError("`seed` must be a number or a sequence of them, got an empty one.")
+    lessons = _lessons(cmdp, demonstrations)
+    keys = jnp.stack([jax.random.split(jax.random.key(number)) for number in seeds])
+    networks = _start(
+        keys[:, 0],
+        _look(lessons.example_rows, cmdp, lessons),
+        cmdp.num_actions,
+        config.network,
+        config.core_width if config.recurrent else None,
+    )
+    optimiser = _optimiser(config).init(eqx.filter(networks, eqx.is_array))
+    for first in range(0, config.num_updates, config.report_every):
+        stop = min(first + config.report_every, config.num_updates)
+        span = jnp.asarray([first, stop])
+        networks, optimiser, tally = _learn(
+            networks, optimiser, keys[:, 1], span, cmdp, lessons, config
+        )
+        metrics = {}
+        for name, total in (("loss", tally.loss), ("accuracy", tally.hits)):
+            values = np.asarray(total / tally.steps, np.float64)
+            metrics[name] = values.item() if isinstance(seed, int) else values
+        for callback in callbacks:
+            callback(Event("cloning", stop, metrics, config.num_updates))
+    policies = [
+        ClonedPolicy(cmdp, jax.tree.map(lambda leaf, place=place: leaf[place], networks))
+        for place in range(len(seeds))
+    ]
+    return policies[0] if isinstance(seed, int) else policies
+
+
+_NUM_EXAMPLES = 1_000
+"""How many steps tell a network what observations are like; where there are fewer, they repeat."""
+
+
+class _Lessons(eqx.Module):
+    """Demonstrations as rectangles; rows are places in `seen`, which holds states if it can."""
+
+    seen: Shaped[Array, "row ..."]
+    example_rows: Int[Array, " example"]
+    rows: Int[Array, "trajectory step"]
+    actions: Int[Array, "trajectory step"]
+    mask: Bool[Array, "trajectory step"]
+
+
+class _Tally(NamedTuple):
+    """Sums over steps: of the loss, of actions guessed right, and of the steps themselves."""
+
+    loss: Float[Array, "*seed"]
+    hits: Float[Array, "*seed"]
+    steps: Float[Array, "*seed"]
+
+
+def _lessons(cmdp: CMDP, demonstrations: Demonstrations) -> _Lessons:
+    if isinstance(cmdp, TabularCMDP):
+        demonstrations.without_contexts().check(cmdp)
+        seen, rows = np.arange(cmdp.num_states), demonstrations.states(cmdp)
+    else:
+        seen = _check_observations(cmdp, demonstrations)
+        rows = np.arange(len(seen))
+    padded = Demonstrations(rows, demonstrations.actions, demonstrations.lengths).padded()
+    rows = padded.observations[:, :-1]
+    spread = np.linspace(0, padded.mask.sum() - 1, _NUM_EXAMPLES).astype(int)
+    parts = (seen, rows[padded.mask][spread], rows, padded.actions, padded.mask)
+    return _Lessons(*map(jnp.asarray, parts))
+
+
+def _check_observations(
+    cmdp: CMDP, demonstrations: Demonstrations
+) -> Shaped[np.ndarray, "observation ..."]:
+    """The observations, as the simulator gives them."""
+    finite.check_below(
+        "actions", demonstrations.actions, cmdp.num_actions, "actions", "entry {}".format
+    )
+    context = jnp.zeros((), jnp.int32)
+    want = jax.eval_shape(lambda key: cmdp.observe(cmdp.reset(key, context)), jax.random.key(0))
+    found = demonstrations.observations
+    if found.shape[1:] != want.shape or not np.can_cast(found.dtype, want.dtype, "same_kind"):
+        raise DemonstrationError(
+            f"`observations` must be like those of the problem, {want.shape} {want.dtype}, "
+            f"got {found.shape[1:]} {found.dtype}."
+        )
+    return found.astype(want.dtype, copy=False)
+
+
+def _optimiser(config: CloneConfig) -> optax.GradientTransformation:
+    return optax.adam(optax.cosine_decay_schedule(config.learning_rate, config.num_updates))
+
+
+@eqx.filter_jit
+def _look(
+    rows: Int[Array, " chosen"], cmdp: CMDP, lessons: _Lessons
+) -> Shaped[Array, "chosen ..."]:
+    """The observations behind rows."""
+    seen = lessons.seen[rows]
+    return jax.vmap(cmdp.observe)(seen) if isinstance(cmdp, TabularCMDP) else seen
+
+
+@eqx.filter_jit
+def _start(
+    keys: Key[Array, " seed"],
+    examples: Shaped[Array, "example ..."],
+    num_actions: int,
+    config: NetworkConfig,
+    core_width: int | None,
+) -> CloneNetwork:
+    def start(key):
+        return CloneNetwork(examples, num_actions, config, core_width, key=key)
+
+    return jax.vmap(start)(keys)
+
+
+@eqx.filter_jit
+def _learn(
+    networks: CloneNetwork,
+    optimiser: optax.OptState,
+    keys: Key[Array, " seed"],
+    span: Int[Array, "2"],
+    cmdp: CMDP,
+    lessons: _Lessons,
+    config: CloneConfig,
+) -> tuple[CloneNetwork, optax.OptState, _Tally]:
+    """The updates from `span[0]` up to `span[1]`, in all seeds."""
+    num_trajectories = len(lessons.mask)
+
+    def differentiate(network, key, step):
+        batch = jnp.arange(num_trajectories)
+        if config.batch_size < num_trajectories:
+            key_batch = jax.random.fold_in(key, step)
+            batch = jax.random.randint(key_batch, (config.batch_size,), 0, num_trajectories)
+        return jax.grad(_loss, has_aux=True)(network, cmdp, lessons, batch)
+
+    def update(step, carry):
+        networks, optimiser, total = carry
+        gradients, tally = jax.vmap(differentiate, (0, 0, None))(networks, keys, step)
+        # Adam goes by single weights, so one serves all seeds.
+        changes, optimiser = _optimiser(config).update(gradients, optimiser)
+        networks = eqx.apply_updates(networks, changes)
+        return networks, optimiser, jax.tree.map(jnp.add, total, tally)
+
+    none = jnp.zeros(len(keys))
+    begin = (networks, optimiser, _Tally(none, none, none))
+    return jax.lax.fori_loop(span[0], span[1], update, begin)
+
+
+def _loss(
+    network: CloneNetwork, cmdp: CMDP, lessons: _Lessons, batch: Int[Array, " batch"]
+) -> tuple[Float[Array, ""], _Tally]:
+    """Minus the log-likelihood of a step, an unbiased estimate whatever the lengths."""
+    actions, mask = lessons.actions[batch], lessons.mask[batch]
+
+    def predict(embeddings, actions):
+        if network.core is None:
+            return jax.vmap(network.head)(embeddings)
+        before = jnp.append(NO_ACTION, actions[:-1])
+        _, logits = jax.lax.scan(
+            lambda memory, seen: network.step(memory, *seen), network.init(), (embeddings, before)
+        )
+        return logits
+
+    logits = jax.vmap(predict)(_embed(network, lessons.rows[batch], cmdp, lessons), actions)
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, actions)
+    loss = jnp.where(mask, losses, 0).sum()
+    hits = (mask & (logits.argmax(-1) == actions)).sum(dtype=loss.dtype)
+    mean_length = lessons.mask.sum() / len(lessons.mask)
+    return loss / (len(batch) * mean_length), _Tally(loss, hits, mask.sum(dtype=loss.dtype))
+
+
+def _embed(
+    network: CloneNetwork, rows: Int[Array, "batch step"], cmdp: CMDP, lessons: _Lessons
+) -> Float[Array, "batch step width"]:
+    """The embeddings of all steps. Where few observations are possible, each is embedded once."""
+    few = len(lessons.seen) <= rows.size
+    different = jnp.arange(len(lessons.seen)) if few else rows.ravel()
+    embeddings = jax.vmap(network.embed)(_look(different, cmdp, lessons))
+    return embeddings[rows] if few else embeddings.reshape(*rows.shape, -1)
