@@ -250,8 +250,10 @@ def log_posterior_derivatives(
         log_joint = context_log_joint(data, log_policies, config.evidence)
         counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
     totals = counts.sum(-1, keepdims=True)
-    # counts - totals * policies, without cancelling where experts are nearly certain
-    surprise = counts * -jnp.expm1(log_policies) - (totals - counts) * policies
+    # counts - totals * policies, without cancelling where experts are nearly certain: what each
+    # action lacks is what the other ones have.
+    others = 1 - jnp.eye(policies.shape[-1])
+    surprise = counts * (policies @ others) - policies * (counts @ others)
     gradient = jnp.einsum("cva,cvad->d", surprise / alpha, successor_features)
     gradient -= (reward_weights - jnp.asarray(config.prior_mean)) / variance
     mean = jnp.einsum("cva,cvad->cvd", policies, successor_features)

@@ -160,6 +160,72 @@ def test_derivatives(evidence, seed=0):
         assert np.linalg.eigvalsh(np.asarray(own_precision) + hessian).min() > -1e-5
 
 
+@pytest.mark.parametrize("evidence", EVIDENCE)
+def test_the_sampled_gradient_is_right_on_average(evidence):
+    """α times the gradient, with the likelihood scaled up and the prior counted once (eq. 3)."""
+    _, _, psi, data = example(0)
+    config = IRLConfig(**SETTINGS, evidence=evidence)
+    weights = np.array([0.4, -0.7])
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    with jax.enable_x64(True):
+        rows = visited(psi, data)
+        want = config.temperature * np.asarray(
+            irl.log_posterior_derivatives(jnp.asarray(weights), rows, data, config)[0]
+        )
+        drawn = jax.vmap(
+            lambda key: irl.sampled_gradient(key, jnp.asarray(weights), rows, data, config, 3)
+        )(keys)
+    drawn = np.asarray(drawn)
+    error = drawn.std(0) / np.sqrt(len(drawn))
+    assert (error > 0).all()
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - want), 5 * error)
+
+
+def test_the_gradient_in_single_precision_where_experts_are_certain():
+    """1 − p is far below rounding there, and p itself says nothing of it."""
+    _, _, psi, data = example(0)
+    config = IRLConfig(temperature=0.05, prior_variance=2.0)
+    weights = np.array([3.0, -2.0])
+    with jax.enable_x64(True):
+        want, _ = irl.log_posterior_derivatives(
+            jnp.asarray(weights), visited(psi, data), data, config
+        )
+        likelihood = np.asarray(want) + weights / config.weight_variance
+    rounded = jax.tree.map(jnp.asarray, data)
+    found, _ = irl.log_posterior_derivatives(
+        jnp.asarray(weights, jnp.float32),
+        visited(psi, data).astype(jnp.float32),
+        rounded,
+        config,
+    )
+    np.testing.assert_allclose(
+        np.asarray(found, np.float64) + weights / config.weight_variance,
+        likelihood,
+        rtol=1e-4,
+        atol=1e-4 * np.abs(likelihood).max(),
+    )
+
+
+def test_predictions_by_hand():
+    posterior = RewardPosterior(np.array([1.0, -2.0]), np.array([[0.5, 0.1], [0.1, 0.3]]))
+    mean, variance = posterior.predict(np.array([[1.0, 0.0], [2.0, 1.0]]))
+    np.testing.assert_allclose(mean, [1, 0])
+    np.testing.assert_allclose(variance, [0.5, 4 * 0.5 + 2 * 2 * 0.1 + 0.3])
+
+
+def test_a_prior_mean_for_each_weight():
+    config = IRLConfig(prior_mean=(1.0, -2.0))
+    np.testing.assert_array_equal(config.prior_weights(2), [1, -2])
+    np.testing.assert_array_equal(IRLConfig(prior_mean=3.0).prior_weights(2), [3, 3])
+    with pytest.raises(ConfigError, match="one number or 3, one for each feature, got 2"):
+        config.prior_weights(3)
+    _, _, psi, data = example(0)
+    with jax.enable_x64(True):  # hardly any variance: the prior mean is what comes out
+        strong = IRLConfig(prior_mean=(1.0, -2.0), prior_variance=1e-9)
+        found, _ = irl.map_estimate(visited(psi, data), data, strong, jnp.zeros(2))
+    np.testing.assert_allclose(found, [1, -2], atol=1e-6)
+
+
 def test_visit_counts_by_hand():
     """Two trajectories; the second is in context 1 with a probability of 3/4."""
     data = ExpertData(
@@ -257,7 +323,7 @@ def optimal_log_posterior(
     reward = (cmdp.feature_matrix() @ weights).reshape(cmdp.num_states, cmdp.num_actions)
     values = planning.plan(cmdp, reward).action_values
     return plain_log_posterior(np.ones(1), values[..., None], cmdp, demos, config) + (
-        ((1 - config.prior_mean) ** 2 - ((weights - config.prior_mean) ** 2).sum())
+        ((1 - np.asarray(config.prior_mean)) ** 2 - ((weights - config.prior_mean) ** 2).sum())
         / (2 * config.weight_variance)
     )
 

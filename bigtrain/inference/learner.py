@@ -27,7 +27,8 @@ PLAIN_ROUNDS = 10
 """Rounds of settling before Ψ becomes an average over rounds, as in the exact route."""
 
 _NEWTON_STEPS = 4
-_NEWTON_TOLERANCE = 3e-3
+_SETTLING_NEWTON_STEPS = 12
+_NEWTON_TOLERANCE = 1e-5
 
 
 class Learner(eqx.Module):
@@ -236,7 +237,7 @@ def _settle(learner: Learner, state: LearnerState) -> tuple[LearnerState, Metric
         learner.data,
         config.irl,
         state.reward_weights,
-        max_steps=10 * _NEWTON_STEPS,
+        max_steps=_SETTLING_NEWTON_STEPS,
         tolerance=_NEWTON_TOLERANCE,
     )
     present = network(batch.observations, batch.features)
