@@ -16,18 +16,20 @@ from bigtrain.errors import ConfigError
 class NetworkConfig:
     """Sizes of an encoder. The last three matter for pictures only, one entry a layer."""
 
-    width: int = 64
+    width: int = 128
     depth: int = 2
     channels: tuple[int, ...] = (16, 32)
     kernels: tuple[int, ...] = (4, 3)
     strides: tuple[int, ...] = (4, 1)
 
     def __post_init__(self):
-        for name in ("width", "depth"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.width < 2 or self.depth < 1:
+            raise ConfigError(
+                "`width` must be at least 2 and `depth` at least 1, "
+                f"got {self.width} and {self.depth}."
+            )
         layers = (self.channels, self.kernels, self.strides)
-        if len({len(layer) for layer in layers}) != 1 or min(map(min, layers), default=1) < 1:
+        if len({len(layer) for layer in layers}) != 1 or min(sum(layers, (1,))) < 1:
             raise ConfigError(
                 "`channels`, `kernels` and `strides` must be positive and have one entry a layer, "
                 f"got {self.channels}, {self.kernels} and {self.strides}."
@@ -39,7 +41,7 @@ class Convolution(eqx.Module):
     """A convolution without padding, as a matrix product with the patches of the picture.
 
     `eqx.nn.Conv2d` computes the same. Under `vmap` over networks it becomes a grouped
-    convolution, though, for which XLA has no fast code on CPUs; a matrix product stays one
+    convolution, though, which takes XLA longer on CPUs; a matrix product stays one
     (`benchmarks/training.py` prints the ratio).
     """
 

@@ -24,7 +24,7 @@ class SuccessorConfig:
     """How Ψ is learned.
 
     `simulator_weight` is the paper's β. `target_period` is how many updates the target network
-    stays behind. Actions whose successor features differ by less than `resolution`, counted in
+    stays behind. Actions whose successor features differ by `resolution` or less, counted in
     visits, are taken to be the same. `ridge` and `proximity` steady the least squares.
     """
 
@@ -137,7 +137,7 @@ class Batch(eqx.Module):
 def merge_ties(
     successor_features: Float[Array, "*place action feature"], resolution: float
 ) -> Float[Array, "*place action feature"]:
-    """Gives actions that differ by less than `resolution` their mean.
+    """Gives each action the mean of those that differ from it by `resolution` or less.
 
     Where experts choose at random because it does not matter what they do, the likelihood weighs
     any difference, however small, by the number of such choices: errors of 1e-5 in Ψ were seen to
@@ -206,7 +206,7 @@ def solve_head(
     reward_weights: Float[Array, " feature"],
     config: SuccessorConfig,
     *,
-    num_steps: int = 3,
+    num_steps: int = 8,
 ) -> SuccessorNetwork:
     """Moves the head to where the expected update of all steps vanishes, for a fixed trunk.
 
@@ -245,7 +245,12 @@ def solve_head(
         return jax.scipy.linalg.solve_triangular(root, values, lower=True, **options)
 
     system = whiten(whiten(weighted.T @ differences).T).T
-    normal = jax.scipy.linalg.cho_factor(system.T @ system + config.proximity * jnp.eye(size))
+    square = system.T @ system
+    normal = jnp.linalg.cholesky(square + config.proximity * jnp.eye(size))
+    # Where steps weigh very unevenly, rounding in the square outgrows the proximity.
+    rounding = 8 * jnp.finfo(square.dtype).eps * jnp.abs(square).sum(-1).max()
+    lifted = jnp.linalg.cholesky(square + rounding * jnp.eye(size))
+    normal = (jnp.where(jnp.isfinite(normal).all(), normal, lifted), True)
     scale = (1 - network.gamma) / network.gamma
 
     def improve(head, _):

@@ -16,8 +16,8 @@ class RolloutConfig:
     how many are sampled for an update and for a round of settling.
     """
 
-    num_environments: int = 256
-    horizon: int = 50
+    num_environments: int = 128
+    horizon: int = 40
     epsilon: float = 0.5
     replay_size: int = 10_000
     batch_size: int = 32
