@@ -247,10 +247,12 @@ def solve_head(
     system = whiten(whiten(weighted.T @ differences).T).T
     square = system.T @ system
     normal = jnp.linalg.cholesky(square + config.proximity * jnp.eye(size))
-    # Where steps weigh very unevenly, rounding in the square outgrows the proximity.
+    # Where steps weigh very unevenly, rounding in the square outgrows the proximity. The second
+    # factorisation waits for the first: two batches of them at once can wait for each other's
+    # threads for ever (seen with jaxlib 0.10.2 on two cores).
     rounding = 8 * jnp.finfo(square.dtype).eps * jnp.abs(square).sum(-1).max()
-    lifted = jnp.linalg.cholesky(square + rounding * jnp.eye(size))
-    normal = (jnp.where(jnp.isfinite(normal).all(), normal, lifted), True)
+    lift = jnp.where(jnp.isfinite(normal).all(), config.proximity, rounding)
+    normal = (jnp.linalg.cholesky(square + lift * jnp.eye(size)), True)
     scale = (1 - network.gamma) / network.gamma
 
     def improve(head, _):

@@ -5,11 +5,15 @@ Every route (exact, learned, served) is run on these.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, final
 
+import equinox as eqx
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from numpy.typing import ArrayLike, NDArray
 
-from bigtrain.cmdp import TabularCMDP, Task
+from bigtrain.cmdp import CMDP, TabularCMDP, Task
+from bigtrain.demos import Demonstrations
 from bigtrain.transitions import Transitions
 
 KAELBLING_VALUE = 3.770189
@@ -156,3 +160,56 @@ def _rebuild(cmdp: TabularCMDP, **changes) -> TabularCMDP:
         "task": cmdp.task,
     }
     return TabularCMDP(**{**fields, **changes})
+
+
+@final
+class Hidden(CMDP):
+    """A finite problem of which learners cannot tell that it is one: states are dictionaries.
+
+    A mute one does not know the probabilities of its transitions either.
+    """
+
+    inner: TabularCMDP
+    context_prior: Any
+    gamma: float = eqx.field(static=True)
+    mute: bool = eqx.field(static=True)
+
+    def __init__(self, inner: TabularCMDP, *, mute: bool = False):
+        self.inner, self.context_prior, self.gamma = inner, inner.context_prior, inner.gamma
+        self.mute = mute
+
+    @property
+    def num_actions(self) -> int:
+        return self.inner.num_actions
+
+    def reset(self, key: PRNGKeyArray, context: Int[Array, ""]) -> Any:
+        return {"place": self.inner.reset(key, context)}
+
+    def step(
+        self, key: PRNGKeyArray, state: Any, action: Int[Array, ""], context: Int[Array, ""]
+    ) -> Any:
+        return {"place": self.inner.step(key, state["place"], action, context)}
+
+    def observe(self, state: Any) -> Shaped[Array, "..."]:
+        return self.inner.observe(state["place"])
+
+    def identify(self, observation: Shaped[Array, "..."]) -> tuple[Any, Bool[Array, ""]]:
+        place, known = self.inner.identify(observation)
+        return {"place": place}, known
+
+    def features(self, state: Any, action: Int[Array, ""]) -> Float[Array, " feature"]:
+        return self.inner.features(state["place"], action)
+
+    def transition_log_prob(
+        self, state: Any, action: Int[Array, ""], next_state: Any, context: Int[Array, ""]
+    ) -> Float[Array, ""]:
+        if self.mute:
+            return super().transition_log_prob(state, action, next_state, context)
+        places = state["place"], action, next_state["place"], context
+        return self.inner.transition_log_prob(*places)
+
+
+def as_seen(cmdp: TabularCMDP, demonstrations: Demonstrations) -> Demonstrations:
+    """The demonstrations with what was seen in place of the states."""
+    observations = cmdp.observation_array()[demonstrations.observations]
+    return Demonstrations(observations, demonstrations.actions, demonstrations.lengths)

@@ -6,17 +6,17 @@ Networks are small and updates few, so that training takes less time than compil
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Shaped
+from problems import Hidden, as_seen
 
 from bigtrain import (
-    CMDP,
     Demonstrations,
     Event,
     SolveConfig,
@@ -125,43 +125,6 @@ def visited(name: str) -> np.ndarray:
     return np.unique(states[:, :-1])
 
 
-@final
-class Opaque(CMDP):
-    """A finite problem of which only the simulator is known."""
-
-    inner: TabularCMDP
-    context_prior: Any
-    gamma: float
-
-    def __init__(self, inner: TabularCMDP):
-        self.inner, self.context_prior, self.gamma = inner, inner.context_prior, inner.gamma
-
-    @property
-    def num_actions(self) -> int:
-        return self.inner.num_actions
-
-    def reset(self, key: PRNGKeyArray, context: Int[Array, ""]) -> Any:
-        return self.inner.reset(key, context)
-
-    def step(
-        self, key: PRNGKeyArray, state: Any, action: Int[Array, ""], context: Int[Array, ""]
-    ) -> Any:
-        return self.inner.step(key, state, action, context)
-
-    def observe(self, state: Any) -> Shaped[Array, "..."]:
-        return self.inner.observe(state)
-
-    def features(self, state: Any, action: Int[Array, ""]) -> Float[Array, " feature"]:
-        return self.inner.features(state, action)
-
-
-def shown(cmdp: TabularCMDP, demos: Demonstrations) -> Demonstrations:
-    """The demonstrations with what was seen in place of the states."""
-    return Demonstrations(
-        cmdp.observation_array()[demos.observations], demos.actions, demos.lengths
-    )
-
-
 # ── copies by networks ───────────────────────────────────────────────────────────────────────────
 
 
@@ -245,8 +208,8 @@ def test_the_loss_is_that_of_the_policy(simulated):
     events: list[Event] = []
     demos = ragged("detour")
     policy = clone_network(
-        Opaque(DETOUR) if simulated else DETOUR,
-        shown(DETOUR, demos) if simulated else demos,
+        Hidden(DETOUR, mute=True) if simulated else DETOUR,
+        as_seen(DETOUR, demos) if simulated else demos,
         config=few(RECURRENT, 1, learning_rate=1e-12),  # too small to change anything
         callbacks=[events.append],
     )
@@ -396,8 +359,8 @@ def test_exact_evaluation_with_memory():
 def test_stored_pictures_are_as_good_as_those_drawn_on_reading():
     demos, config = ragged("pictures"), few(FEEDFORWARD, batch_size=5)
     want = table(clone_network(PICTURES, demos, config=config), PICTURES)
-    for problem in (PICTURES, Opaque(PICTURES)):
-        found = clone_network(problem, shown(PICTURES, demos), config=config)
+    for problem in (PICTURES, Hidden(PICTURES, mute=True)):
+        found = clone_network(problem, as_seen(PICTURES, demos), config=config)
         # Sums in another order, and then twenty updates.
         np.testing.assert_allclose(table(found, PICTURES), want, atol=1e-4)
 
@@ -413,7 +376,7 @@ def test_a_memory_of_what_was_done():
         np.concatenate(actions),
         [len(one) for one in actions],
     )
-    policies = clone_network(Opaque(blind), demos, config=RECURRENT, seed=range(2))
+    policies = clone_network(Hidden(blind, mute=True), demos, config=RECURRENT, seed=range(2))
     assert isinstance(policies, list) and len(policies) == 2
     for policy in policies:
         for given in (NO_ACTION, 0, 1):  # on the first step it is ignored
@@ -425,7 +388,7 @@ def test_a_memory_of_what_was_done():
                 assert not found.surprised.any()
     played = evaluate(
         policies[0],
-        Opaque(blind),
+        Hidden(blind, mute=True),
         reward=lambda state, action: action.astype(float),
         episodes=200,
         horizon=6,
@@ -493,14 +456,18 @@ def test_no_seeds():
         (TIGER, Demonstrations([0, 9], [0], [1]), "`observations` must be below 6"),
         (TIGER, Demonstrations([0, 5], [0], [1]), "impossible in every context"),
         (TIGER, Demonstrations(np.zeros((2, 5)), [0], [1]), "state indices or have the shape"),
-        (Opaque(TIGER), Demonstrations(np.eye(6)[:2], [3], [1]), "below 3.* but entry 0 has 3"),
         (
-            Opaque(TIGER),
+            Hidden(TIGER, mute=True),
+            Demonstrations(np.eye(6)[:2], [3], [1]),
+            "below 3.* but entry 0 has 3",
+        ),
+        (
+            Hidden(TIGER, mute=True),
             Demonstrations([0, 4], [0], [1]),
             r"must be like those of the problem, \(6,\) float32, got \(\) int32",
         ),
         (
-            Opaque(PICTURES),
+            Hidden(PICTURES, mute=True),
             Demonstrations(np.zeros((2, 20, 20, 3)), [0], [1]),
             r"\(20, 20, 3\) uint8, got \(20, 20, 3\) float64",
         ),

@@ -1,16 +1,16 @@
 """Simulated episodes and demonstrations as batches, against plain loops over their steps."""
 
 import collections
-from typing import Any, final
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import NDArray
-from problems import dense, random_cmdp
+from problems import Hidden, dense, random_cmdp
 
 from bigtrain import Demonstrations, envs
 from bigtrain.belief import ExactFilter, filter_trajectory
@@ -27,45 +27,6 @@ from bigtrain.networks import NetworkConfig
 from bigtrain.successor import Batch, SuccessorNetwork
 
 Table = NDArray[np.float64]
-
-
-@final
-class Hidden(CMDP):
-    """A finite problem of which learners cannot tell that it is one."""
-
-    inner: TabularCMDP
-    context_prior: Any
-    gamma: float
-
-    def __init__(self, inner: TabularCMDP):
-        self.inner, self.context_prior, self.gamma = inner, inner.context_prior, inner.gamma
-
-    @property
-    def num_actions(self) -> int:
-        return self.inner.num_actions
-
-    def reset(self, key: PRNGKeyArray, context: Int[Array, ""]) -> Any:
-        return {"place": self.inner.reset(key, context)}
-
-    def step(
-        self, key: PRNGKeyArray, state: Any, action: Int[Array, ""], context: Int[Array, ""]
-    ) -> Any:
-        return {"place": self.inner.step(key, state["place"], action, context)}
-
-    def observe(self, state: Any) -> Shaped[Array, "..."]:
-        return self.inner.observe(state["place"])
-
-    def identify(self, observation: Shaped[Array, "..."]) -> tuple[Any, Bool[Array, ""]]:
-        place, known = self.inner.identify(observation)
-        return {"place": place}, known
-
-    def features(self, state: Any, action: Int[Array, ""]) -> Float[Array, " feature"]:
-        return self.inner.features(state["place"], action)
-
-    def context_log_likelihood(
-        self, state: Any, action: Int[Array, ""], next_state: Any
-    ) -> Float[Array, " context"]:
-        return self.inner.context_log_likelihood(state["place"], action, next_state["place"])
 
 
 @eqx.filter_jit

@@ -14,15 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import Hidden, as_seen
 from scipy import optimize
 
 from bigtrain import (
-    CMDP,
     CostOfExploration,
     Demonstrations,
     Event,
@@ -248,61 +247,10 @@ def test_the_network_has_learned_the_successor_features():
 # ── simulators that are not finite ───────────────────────────────────────────────────────────────
 
 
-class Hidden(CMDP):
-    """A finite problem that does not let on: states are dictionaries, and there is no table."""
-
-    inner: TabularCMDP
-    context_prior: Any
-    gamma: float = eqx.field(static=True)
-
-    def __init__(self, inner: TabularCMDP):
-        self.inner, self.context_prior, self.gamma = inner, inner.context_prior, inner.gamma
-
-    @property
-    def num_actions(self):
-        return self.inner.num_actions
-
-    def reset(self, key, context):
-        return {"place": self.inner.reset(key, context)}
-
-    def step(self, key, state, action, context):
-        return {"place": self.inner.step(key, state["place"], action, context)}
-
-    def observe(self, state):
-        return self.inner.observe(state["place"])
-
-    def identify(self, observation):
-        place, known = self.inner.identify(observation)
-        return {"place": place}, known
-
-    def features(self, state, action):
-        return self.inner.features(state["place"], action)
-
-    def transition_log_prob(self, state, action, next_state, context):
-        places = state["place"], action, next_state["place"], context
-        return self.inner.transition_log_prob(*places)
-
-
-class Mute(Hidden):
-    """The same without transition probabilities."""
-
-    def __init__(self, inner: TabularCMDP):
-        super().__init__(inner)
-
-    def transition_log_prob(self, state, action, next_state, context):
-        return CMDP.transition_log_prob(self, state, action, next_state, context)
-
-
-def seen(env: TabularCMDP, demonstrations: Demonstrations) -> Demonstrations:
-    """The demonstrations as observations in place of indices."""
-    observations = env.observation_array()[demonstrations.observations]
-    return Demonstrations(observations, demonstrations.actions, demonstrations.lengths)
-
-
 def test_any_simulator_gives_the_same_reward():
     env, demonstrations, config = problem("detour")
     settings = dataclasses.replace(SMALL, irl=config)
-    result = infer_reward(Hidden(env), seen(env, demonstrations), config=settings)
+    result = infer_reward(Hidden(env), as_seen(env, demonstrations), config=settings)
     want = stretched(exact_map("detour").posterior.mean)
     np.testing.assert_allclose(stretched(result.posterior.mean), want, atol=0.05)
 
@@ -311,7 +259,9 @@ def test_any_simulator_gives_the_same_reward():
 @pytest.mark.parametrize("name", ["tiger-treasure", "detour"])
 def test_any_simulator_gives_the_same_reward_for_every_seed(name):
     env, demonstrations, config = problem(name)
-    results = infer_reward(Hidden(env), seen(env, demonstrations), config=fast(config), seed=SEEDS)
+    results = infer_reward(
+        Hidden(env), as_seen(env, demonstrations), config=fast(config), seed=SEEDS
+    )
     want = stretched(exact_map(name).posterior.mean)
     for result in results:
         np.testing.assert_allclose(stretched(result.posterior.mean), want, atol=0.05)
@@ -320,7 +270,7 @@ def test_any_simulator_gives_the_same_reward_for_every_seed(name):
 def test_a_simulator_without_probabilities_needs_a_filter():
     env, demonstrations, _ = problem("detour")
     with pytest.raises(UnknownDynamicsError, match="transition_log_prob"):
-        infer_reward(Mute(env), seen(env, demonstrations), config=SMALL)
+        infer_reward(Hidden(env, mute=True), as_seen(env, demonstrations), config=SMALL)
 
 
 def test_demonstrations_of_another_shape():

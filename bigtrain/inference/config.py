@@ -90,37 +90,43 @@ def paper_tiger_treasure() -> InferenceConfig:
 
     What it does not print (the network, β, the burn-in) is as in `fast`.
     """
-    return InferenceConfig(
-        irl=IRLConfig(temperature=0.01, prior_variance=100.0),
-        successor=SuccessorConfig(
-            learning_rate=1e-3, decay=False, max_gradient_norm=0.5, target_period=50
-        ),
-        rollout=RolloutConfig(
-            num_environments=500, horizon=50, epsilon=0.5, replay_size=50_000, batch_size=500
-        ),
+    return _paper(
+        IRLConfig(temperature=0.01, prior_variance=100.0),
+        RolloutConfig(num_environments=500, horizon=50, replay_size=50_000, batch_size=500),
         num_iterations=5_000,
-        num_updates=1,
-        num_burn_in=100,
-        reward_update="sampled",
-        reward_learning_rate=1e-2,
-        max_rounds=0,
+        successor_rate=1e-3,
+        reward_rate=1e-2,
     )
 
 
 def paper_tiger_maze() -> InferenceConfig:
     """The same for tiger-maze."""
-    return InferenceConfig(
-        irl=IRLConfig(temperature=0.01, prior_variance=1.0),
-        successor=SuccessorConfig(
-            learning_rate=3e-4, decay=False, max_gradient_norm=0.5, target_period=50
-        ),
-        rollout=RolloutConfig(
-            num_environments=16, horizon=40, epsilon=0.5, replay_size=10_000, batch_size=100
-        ),
+    return _paper(
+        IRLConfig(temperature=0.01, prior_variance=1.0),
+        RolloutConfig(num_environments=16, horizon=40, replay_size=10_000, batch_size=100),
         num_iterations=20_000,
+        successor_rate=3e-4,
+        reward_rate=3e-3,
+    )
+
+
+def _paper(
+    irl: IRLConfig,
+    rollout: RolloutConfig,
+    *,
+    num_iterations: int,
+    successor_rate: float,
+    reward_rate: float,
+) -> InferenceConfig:
+    return InferenceConfig(
+        irl=irl,
+        successor=SuccessorConfig(
+            learning_rate=successor_rate, decay=False, max_gradient_norm=0.5, target_period=50
+        ),
+        rollout=rollout,
+        num_iterations=num_iterations,
         num_updates=1,
-        num_burn_in=100,
         reward_update="sampled",
-        reward_learning_rate=3e-3,
+        reward_learning_rate=reward_rate,
         max_rounds=0,
     )

@@ -228,7 +228,6 @@ def _events(learner: Learner, phase: str, done: int, total: int, metrics: Metric
     )
     measured = {name: np.asarray(part) for name, part in metrics._asdict().items()}
     accuracy = measured.pop("accuracy")
-    measured.pop("num_calm")
     measured |= {f"accuracy/{name}": accuracy[..., c] for c, name in enumerate(names)}
     return [
         Event(

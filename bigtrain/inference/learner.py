@@ -87,7 +87,6 @@ class Metrics(NamedTuple):
     movement: Float[Array, ""]
     policy_change: Float[Array, ""]
     accuracy: Float[Array, " context"]
-    num_calm: Int[Array, ""]
 
 
 def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
@@ -184,14 +183,7 @@ def _iterate(learner: Learner, state: LearnerState) -> tuple[LearnerState, Metri
     )
     expert_psi = expert_successor_features(learner, network)
     if config.reward_update == "newton":
-        weights, _ = irl.map_estimate(
-            expert_psi,
-            learner.data,
-            config.irl,
-            state.reward_weights,
-            max_steps=_NEWTON_STEPS,
-            tolerance=_NEWTON_TOLERANCE,
-        )
+        weights = _climb(learner, expert_psi, state.reward_weights, _NEWTON_STEPS)
         reward_optimiser = state.reward_optimiser
     else:
         ascent = irl.sampled_gradient(
@@ -232,14 +224,7 @@ def _settle(learner: Learner, state: LearnerState) -> tuple[LearnerState, Metric
     head = state.network.head + share * (solved.head - state.network.head)
     network = eqx.tree_at(lambda n: n.head, state.network, head)
     expert_psi = expert_successor_features(learner, network)
-    weights, _ = irl.map_estimate(
-        expert_psi,
-        learner.data,
-        config.irl,
-        state.reward_weights,
-        max_steps=_SETTLING_NEWTON_STEPS,
-        tolerance=_NEWTON_TOLERANCE,
-    )
+    weights = _climb(learner, expert_psi, state.reward_weights, _SETTLING_NEWTON_STEPS)
     present = network(batch.observations, batch.features)
     greedy = greedy_actions(present, weights, config.successor.resolution)
     expert_loss, simulator_loss = losses(present, present, batch, greedy, network.gamma)
@@ -250,9 +235,25 @@ def _settle(learner: Learner, state: LearnerState) -> tuple[LearnerState, Metric
     moved = moved._replace(num_calm=jnp.where(calm, state.num_calm + 1, 0))
     at_rest = state.num_calm >= config.patience
     state = jax.tree.map(lambda new, old: jnp.where(at_rest, old, new), moved, state)
-    return state, metrics._replace(
-        expert_loss=expert_loss, simulator_loss=simulator_loss, num_calm=state.num_calm
+    return state, metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
+
+
+def _climb(
+    learner: Learner,
+    expert_psi: Float[Array, "context visited action feature"],
+    weights: Float[Array, " feature"],
+    max_steps: int,
+) -> Float[Array, " feature"]:
+    """ω after some steps of Newton's method."""
+    found, _ = irl.map_estimate(
+        expert_psi,
+        learner.data,
+        learner.config.irl,
+        weights,
+        max_steps=max_steps,
+        tolerance=_NEWTON_TOLERANCE,
     )
+    return found
 
 
 def _roll_out(learner: Learner, state: LearnerState, key: PRNGKeyArray) -> Memory:
@@ -311,7 +312,6 @@ def _conclude(
         / jnp.maximum(jnp.ptp(weights), 1e-12),
         policy_change=jnp.abs(policies - state.policies).max(),
         accuracy=(counts * likely).sum((1, 2)) / jnp.maximum(counts.sum((1, 2)), 1e-9),
-        num_calm=state.num_calm,
     )
     state = state._replace(
         reward_weights=weights,
