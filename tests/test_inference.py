@@ -375,6 +375,9 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
         infer_reward(env, demonstrations, config=other, seed=7, directory=tmp_path)
     with pytest.raises(ConfigError, match="fingerprint.demonstrations"):
         infer_reward(env, demonstrations[:50], config=SMALL, seed=7, directory=tmp_path)
+    patient = TabularCMDP(env.transitions, env.context_prior, env.initial, gamma=0.95)
+    with pytest.raises(ConfigError, match="fingerprint.problem"):
+        infer_reward(patient, demonstrations, config=SMALL, seed=7, directory=tmp_path)
 
 
 SCRIPT = """

@@ -172,8 +172,8 @@ def make_learner(
 
 
 def digest(cmdp: CMDP) -> str:
-    """SHA-256 of the kind of problem and of all its arrays."""
-    result = hashlib.sha256(type(cmdp).__qualname__.encode())
+    """SHA-256 of the kind of problem, its discount and all its arrays."""
+    result = hashlib.sha256(f"{type(cmdp).__qualname__} {cmdp.gamma!r}\n".encode())
     for leaf in jax.tree.leaves(cmdp):
         values = np.asarray(leaf)
         result.update(f"{values.dtype.str} {values.shape}\n".encode() + values.tobytes())
