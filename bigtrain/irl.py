@@ -28,6 +28,10 @@ Evidence = Literal["transitions", "transitions-and-actions"]
 """What tells an expert's context: p(θ | transitions), or Theorem 1's p(θ | ω, τ)."""
 
 
+_NO_GRADIENT = 1e-9
+"""What a gradient, in units of the prior's deviation, must exceed to be followed."""
+
+
 @dataclass(frozen=True)
 class IRLConfig:
     """The model of the expert, and the prior over ω.
@@ -334,8 +338,8 @@ def map_estimate(
         return moved, *derivatives(moved), stuck, step + 1
 
     def unfinished(carry):
-        _, _, _, stuck, step = carry
-        return ~stuck & (step < max_steps)
+        _, gradient, _, stuck, step = carry
+        return (scaled_norm(gradient) > _NO_GRADIENT) & ~stuck & (step < max_steps)
 
     begin = (reward_weights, *derivatives(reward_weights), jnp.asarray(False), jnp.asarray(0))
     weights, gradient, _, _, step = jax.lax.while_loop(unfinished, newton, begin)
