@@ -140,8 +140,8 @@ def merge_ties(
     """Gives each action the mean of those that differ from it by `resolution` or less.
 
     Where experts choose at random because it does not matter what they do, the likelihood weighs
-    any difference, however small, by the number of such choices: errors of 1e-5 in Ψ were seen to
-    outweigh everything else that demonstrations show. See
+    any difference, however small, by the number of such choices: errors of 1e-4 in Ψ outweigh
+    everything else that demonstrations show. See
     docs/decisions/0006-ties-have-a-resolution.md.
     """
     centred = successor_features - successor_features.mean(-2, keepdims=True)
