@@ -11,9 +11,10 @@ from bigtrain.evaluate import Evaluation, evaluate, evaluate_exactly, policy_val
 from bigtrain.exact import SolveConfig, solve
 from bigtrain.expert import demonstrate, plan_expert
 from bigtrain.exploration import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform
-from bigtrain.fit import Event, FitResult
 from bigtrain.inference import InferenceConfig, InferredReward, infer_reward
 from bigtrain.irl import IRLConfig
+from bigtrain.result import FitResult
+from bigtrain.runs import Event
 from bigtrain.transitions import Transitions
 
 __all__ = [

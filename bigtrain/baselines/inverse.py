@@ -8,7 +8,7 @@ from bigtrain import transitions
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations
 from bigtrain.exact.solve import SolveConfig, solve
-from bigtrain.fit import FitResult
+from bigtrain.result import FitResult
 from bigtrain.runs.events import Callback
 
 

@@ -4,14 +4,19 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scipy import special
+
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exact.bayes import BayesConfig, solve_bayes
 from bigtrain.exact.inverse import map_reward
+from bigtrain.exact.planning import plan
 from bigtrain.exploration import CostOfExploration, check_settings, predictive_reward
-from bigtrain.fit import Callback, Event, FitResult
 from bigtrain.irl import IRLConfig
+from bigtrain.provenance import trace
+from bigtrain.result import FitResult
+from bigtrain.runs.events import Callback, Event
 
 
 @dataclass(frozen=True)
@@ -79,4 +84,21 @@ def solve(
             "worth at least the lower one; allow more with `BayesConfig`.",
             stacklevel=2,
         )
-    return FitResult(cmdp, reward, solution.policy, solution, tuple(history))
+    temperature = config.irl.temperature * reward.scale
+    values = plan(cmdp, reward.irl_table()).action_values
+    return FitResult(
+        cmdp,
+        reward,
+        solution.policy,
+        solution,
+        tuple(history),
+        trace(
+            "solve",
+            cmdp,
+            demonstrations,
+            settings={"solve": config, "reward_range": reward_range},
+            seed=seed,
+        ),
+        temperature,
+        expert=special.softmax(values / temperature, axis=-1),
+    )

@@ -46,14 +46,15 @@ class PredictiveReward(eqx.Module):
     """p^{IRL+COE}(r | s, a), the Bayesian reward distribution (eq. 5).
 
     Outside the exploration set r = ν·ω̄ + bias with ω̄ ~ N(`weights`, `covariance`); inside it
-    r = k · r_max. The range was set by the posterior mean, and counts as known. Methods of one
-    pair compile for any problem; tables are of finite ones.
+    r = k · r_max. The range was set by the posterior mean, and counts as known; `scale` is what
+    stretched ω to ω̄. Methods of one pair compile for any problem; tables are of finite ones.
     """
 
     cmdp: CMDP
     weights: Float[np.ndarray | Array, " feature"]
     bias: float
     covariance: Float[np.ndarray | Array, "feature feature"]
+    scale: float
     reward_range: tuple[float, float] = eqx.field(static=True)
     exploration: CostOfExploration | None = eqx.field(static=True)
 
@@ -221,7 +222,7 @@ def predictive_reward(
             stacklevel=2,
         )
     return PredictiveReward(
-        cmdp, weights, shift, scale**2 * posterior.covariance, reward_range, exploration
+        cmdp, weights, shift, scale**2 * posterior.covariance, scale, reward_range, exploration
     )
 
 

@@ -6,7 +6,6 @@ trunk is kept, and what is linear is solved for: the head of Ψ by least squares
 method, with fresh roll-outs in between, until ω and the expert policy that it implies stand still.
 """
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from bigtrain.inference import learner as learning
 from bigtrain.inference.config import InferenceConfig
 from bigtrain.inference.learner import Learner, LearnerState, Metrics
 from bigtrain.irl import RewardPosterior
+from bigtrain.provenance import digest
 from bigtrain.runs import Callback, Event, Run
 from bigtrain.successor import SuccessorNetwork
 
@@ -169,15 +169,6 @@ def make_learner(
         )
     compact = jax.tree.map(jnp.asarray, data)  # float32, as everything compiled
     return Learner(cmdp, filter or ExactFilter(cmdp), experience, compact, config)
-
-
-def digest(cmdp: CMDP) -> str:
-    """SHA-256 of the kind of problem, its discount and all its arrays."""
-    result = hashlib.sha256(f"{type(cmdp).__qualname__} {cmdp.gamma!r}\n".encode())
-    for leaf in jax.tree.leaves(cmdp):
-        values = np.asarray(leaf)
-        result.update(f"{values.dtype.str} {values.shape}\n".encode() + values.tobytes())
-    return result.hexdigest()
 
 
 def _num_features(cmdp: CMDP) -> int:

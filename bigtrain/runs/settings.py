@@ -40,6 +40,11 @@ def settle(directory: Path, settings: Any, fingerprint: str | Mapping[str, str])
             )
 
 
+def flatten(settings: Any) -> dict[str, str]:
+    """Each setting as JSON, by its dotted name."""
+    return _flat(json.loads(json.dumps(settings, default=_plain)))
+
+
 def _plain(value: Any) -> Any:
     """What JSON does not know, in terms of what it does."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

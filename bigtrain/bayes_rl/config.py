@@ -1,0 +1,91 @@
+"""Settings of phase 3, and presets: a fast one, and the tables of the paper's appendix."""
+
+from dataclasses import dataclass
+
+from bigtrain.errors import ConfigError
+from bigtrain.policy import PolicyConfig
+
+
+@dataclass(frozen=True)
+class LanesConfig:
+    """How the simulator is used.
+
+    A lane plays episodes end to end for `horizon` steps: where a state is reached that leads to
+    itself for ever, the next episode begins. `epsilon_start` falls to `epsilon_end` over the first
+    `epsilon_fraction` of the updates. The last three count lanes: how many are kept, and how many
+    are sampled for an update and for a round of settling.
+    """
+
+    num_environments: int = 64
+    horizon: int = 24
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.3
+    epsilon_fraction: float = 0.5
+    replay_size: int = 4_096
+    batch_size: int = 64
+    settling_batch_size: int = 128
+
+    def __post_init__(self):
+        counts = ("num_environments", "horizon", "replay_size", "batch_size", "settling_batch_size")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("epsilon_start", "epsilon_end", "epsilon_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"`{name}` must be from 0 to 1, got {getattr(self, name)}.")
+        if self.num_environments > self.replay_size:
+            raise ConfigError(
+                f"`replay_size` must hold the {self.num_environments} lanes of a roll-out, "
+                f"got {self.replay_size}."
+            )
+
+
+@dataclass(frozen=True)
+class BayesRLConfig:
+    """Settings of phase 3.
+
+    An iteration of the first stage is a roll-out and `num_updates` gradient updates. The learning
+    rate decays to 0 along a cosine over all of them if `decay`. The target network follows at
+    `target_rate` an update, the averaged one at `average_rate`. A round of the second stage is a
+    roll-out and a solve for the head; `ridge` and `proximity` steady it.
+
+    Learning ends after `max_rounds`; or, in finite problems, when the certified normalised regret
+    of the averaged policy is at most `target_regret`; or, in others, when its return has not grown
+    for `patience` evaluations. It is evaluated every `evaluate_every` iterations or rounds.
+    """
+
+    policy: PolicyConfig = PolicyConfig()
+    lanes: LanesConfig = LanesConfig()
+    num_iterations: int = 150
+    num_updates: int = 4
+    learning_rate: float = 3e-3
+    decay: bool = True
+    max_gradient_norm: float = 1.0
+    target_rate: float = 0.02
+    average_rate: float = 0.01
+    max_rounds: int = 60
+    ridge: float = 1e-4
+    proximity: float = 1e-6
+    target_regret: float = 1e-3
+    patience: int = 3
+    evaluate_every: int = 5
+
+    def __post_init__(self):
+        for name in ("num_iterations", "max_rounds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+        for name in ("num_updates", "patience", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("learning_rate", "max_gradient_norm", "ridge", "proximity"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}.")
+        for name in ("target_rate", "average_rate"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"`{name}` must be above 0 and at most 1.")
+        if not self.target_regret >= 0:
+            raise ConfigError(f"`target_regret` must not be negative, got {self.target_regret}.")
+        if self.num_iterations + self.max_rounds < 1:
+            raise ConfigError(
+                "`num_iterations` and `max_rounds` must not both be 0: nothing would be learned."
+            )

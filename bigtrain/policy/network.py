@@ -1,0 +1,183 @@
+"""The learned Bayes policy: values of actions from what is seen and what is believed."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+
+from bigtrain.errors import ConfigError
+from bigtrain.networks import Encoder, NetworkConfig
+from bigtrain.policy.base import NO_ACTION, Decision, Policy
+from bigtrain.policy.posterior import LEAST_LOG_PROB
+from bigtrain.policy.tracker import BeliefTracker
+
+Core = Literal["none", "gru"]
+BeliefKind = Literal["auto", "exact", "learned"]
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """What the policy is made of.
+
+    `core` is what remembers beside the belief: nothing, which is enough where what is seen tells
+    the state, or a GRU of `core_width` units. `belief` is the exact filter, which needs a finite
+    problem whose observations tell its states apart, or learned; "auto" takes the exact one where
+    it can, but not for pictures, so that a robot's camera is all that the policy needs.
+    """
+
+    network: NetworkConfig = NetworkConfig(width=64, depth=2)
+    core: Core = "none"
+    core_width: int = 64
+    belief: BeliefKind = "auto"
+
+    def __post_init__(self):
+        if self.core not in ("none", "gru"):
+            raise ConfigError(f"`core` must be 'none' or 'gru', got {self.core!r}.")
+        if self.core_width < 1:
+            raise ConfigError(f"`core_width` must be at least 1, got {self.core_width}.")
+        if self.belief not in ("auto", "exact", "learned"):
+            raise ConfigError(
+                f"`belief` must be 'auto', 'exact' or 'learned', got {self.belief!r}."
+            )
+
+
+@final
+class ValueNetwork(eqx.Module):
+    """Q(history, ·) from an observation, a belief, and what a core remembers.
+
+    A dueling head: the mean over actions, and what each adds to it. Beliefs enter both as
+    probabilities, in which values of fixed plans are linear, and as clipped log-probabilities, in
+    which beliefs near certainty can be told apart (design, point 11).
+    """
+
+    encoder: Encoder
+    entry: eqx.nn.Linear
+    belief_entry: eqx.nn.Linear
+    core: eqx.nn.GRUCell | None
+    core_entry: eqx.nn.Linear | None
+    layers: tuple[eqx.nn.Linear, ...]
+    value: Float[Array, " hidden"]
+    advantages: Float[Array, "action hidden"]
+
+    def __init__(
+        self,
+        examples: Shaped[Array, "example ..."],
+        *,
+        num_contexts: int,
+        num_actions: int,
+        config: PolicyConfig,
+        key: PRNGKeyArray,
+    ):
+        keys = jax.random.split(key, 5)
+        width = config.network.width
+        self.encoder = Encoder(examples, config.network, key=keys[0])
+        self.entry = eqx.nn.Linear(self.encoder.size, width, key=keys[1])
+        self.belief_entry = eqx.nn.Linear(2 * num_contexts, width, use_bias=False, key=keys[2])
+        self.core = self.core_entry = None
+        if config.core == "gru":
+            key_core, key_entry = jax.random.split(keys[3])
+            inputs = width + num_contexts + num_actions
+            self.core = eqx.nn.GRUCell(inputs, config.core_width, key=key_core)
+            self.core_entry = eqx.nn.Linear(config.core_width, width, use_bias=False, key=key_entry)
+        self.layers = tuple(
+            eqx.nn.Linear(width, width, key=key_layer)
+            for key_layer in jax.random.split(keys[4], config.network.depth - 1)
+        )
+        self.value = jnp.zeros(width + 1)
+        self.advantages = jnp.zeros((num_actions, width + 1))
+
+    def init(self) -> Float[Array, " core"]:
+        """What the core remembers before the first observation; empty without a core."""
+        return jnp.zeros(0 if self.core is None else self.core.hidden_size)
+
+    def encode(self, observation: Shaped[Array, "..."]) -> Float[Array, " width"]:
+        """The part of the first layer that depends on the observation alone."""
+        return self.entry(self.encoder(observation))
+
+    def advance(
+        self,
+        memory: Float[Array, " core"],
+        code: Float[Array, " width"],
+        log_belief: Float[Array, " context"],
+        previous_action: Int[Array, ""],
+    ) -> Float[Array, " core"]:
+        """What the core remembers after an observation with this code."""
+        if self.core is None:
+            return memory
+        done = jax.nn.one_hot(previous_action, len(self.advantages))
+        believed = _tell_apart(log_belief)
+        return self.core(jnp.concatenate([jax.nn.relu(code), believed, done]), memory)
+
+    def hidden(
+        self,
+        code: Float[Array, " width"],
+        log_belief: Float[Array, " context"],
+        memory: Float[Array, " core"],
+    ) -> Float[Array, " hidden"]:
+        """What the head sees, with a constant at the end."""
+        probs = 2 * jnp.exp(log_belief) - 1
+        values = code + self.belief_entry(jnp.concatenate([probs, _tell_apart(log_belief)]))
+        if self.core_entry is not None:
+            values = values + self.core_entry(memory)
+        for layer in self.layers:
+            values = layer(jax.nn.relu(values))
+        return jnp.append(jax.nn.relu(values), 1) / jnp.sqrt(len(values))
+
+    @property
+    def head(self) -> Float[Array, "action hidden"]:
+        """Value and advantages as one matrix."""
+        return self.value + self.advantages - self.advantages.mean(0)
+
+    def with_head(self, head: Float[Array, "action hidden"]) -> "ValueNetwork":
+        """The same network with another head."""
+        mean = head.mean(0)
+        return eqx.tree_at(lambda n: (n.value, n.advantages), self, (mean, head - mean))
+
+
+def _tell_apart(log_belief: Float[Array, " context"]) -> Float[Array, " context"]:
+    return jnp.maximum(log_belief, LEAST_LOG_PROB) / 4
+
+
+class EpisodeState(NamedTuple):
+    """An episode as a learned policy knows it: the tracker's memory and the core's."""
+
+    begun: Bool[Array, ""]
+    tracked: Any
+    memory: Float[Array, " core"]
+
+
+@final
+class NetworkPolicy(Policy):
+    """The learned Bayes policy.
+
+    The network's values are relative to `baseline` a step and in units of `scale`; the decision's
+    are those of the predictive reward.
+    """
+
+    tracker: BeliefTracker
+    network: ValueNetwork
+    baseline: Float[Array, ""] | float
+    scale: Float[Array, ""] | float
+    gamma: float = eqx.field(static=True)
+
+    def init(self) -> EpisodeState:
+        return EpisodeState(jnp.asarray(False), self.tracker.init(), self.network.init())
+
+    def step(
+        self,
+        state: EpisodeState,
+        observation: Shaped[Array, "..."],
+        previous_action: Int[Array, ""],
+    ) -> tuple[EpisodeState, Decision]:
+        previous = jnp.where(state.begun, previous_action, NO_ACTION)
+        tracked, belief, surprised = self.tracker.update(state.tracked, observation, previous)
+        code = self.network.encode(observation)
+        memory = self.network.advance(state.memory, code, belief.log_probs, previous)
+        values = self.network.head @ self.network.hidden(code, belief.log_probs, memory)
+        probs = jax.nn.one_hot(jnp.argmax(values), len(values))
+        values = values * self.scale + self.baseline / (1 - self.gamma)
+        after = EpisodeState(jnp.asarray(True), tracked, memory)
+        return after, Decision(probs, values, belief, surprised)

@@ -1,0 +1,94 @@
+"""What comes out of the three phases, whichever way they were gone through."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+from jaxtyping import Float
+
+from bigtrain.cmdp import CMDP, TabularCMDP
+from bigtrain.errors import ConfigError
+from bigtrain.evaluate import Evaluation, Regret, Reward, evaluate, regret
+from bigtrain.exact.bayes import BayesSolution
+from bigtrain.exploration import PredictiveReward
+from bigtrain.policy import Policy
+from bigtrain.provenance import Provenance
+from bigtrain.runs.events import Event
+from bigtrain.successor import SuccessorNetwork
+
+
+class Measured(NamedTuple):
+    """What the policy was seen to do: `episodes` of `horizon` steps each, and its regret.
+
+    Returns are by the task's true reward where the problem has one, otherwise by the inferred one.
+    """
+
+    evaluation: Evaluation
+    episodes: int
+    horizon: int
+    regret: Regret | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """The inferred reward, the policy for it, and how they came about.
+
+    `certificate` bounds the Bayes-optimal value for that reward; there is one of finite problems.
+    What an expert would do in each context is told by the network `successor` where Ψ was learned,
+    and by the table `expert`, the Boltzmann policies of the exact Ψ, where it was computed.
+    `temperature` is α in units of the rescaled reward.
+    """
+
+    cmdp: CMDP
+    reward: PredictiveReward
+    policy: Policy
+    certificate: BayesSolution | None
+    history: tuple[Event, ...]
+    provenance: Provenance
+    temperature: float
+    successor: SuccessorNetwork | None = None
+    expert: Float[np.ndarray, "context state action"] | None = None
+    measured: Measured | None = None
+
+    def evaluate(
+        self,
+        *,
+        reward: Reward | None = None,
+        episodes: int = 1_000,
+        horizon: int = 100,
+        seed: int | Sequence[int] = 0,
+    ) -> Evaluation:
+        """Plays the policy. The reward is the task's true one, or else the inferred one."""
+        task = self.cmdp.task if isinstance(self.cmdp, TabularCMDP) else None
+        if reward is None and task is None:
+            reward = self.reward if isinstance(self.cmdp, TabularCMDP) else self.reward.mean
+        return evaluate(
+            self.policy, self.cmdp, reward=reward, episodes=episodes, horizon=horizon, seed=seed
+        )
+
+    def regret(self, reward: PredictiveReward | None = None) -> Regret:
+        """The policy's regret under the inferred reward, or under another; finite problems only."""
+        if not isinstance(self.cmdp, TabularCMDP):
+            raise ConfigError(
+                "Regret is known of finite problems only. Compare returns by `evaluate`."
+            )
+        exploration = self.reward.exploration
+        explored = None
+        if exploration is not None:
+            explored = np.flatnonzero(exploration.mask(self.cmdp).any(-1)).tolist()
+        return regret(
+            self.policy,
+            self.cmdp,
+            reward=reward or self.reward,
+            exploration_states=explored,
+            optimal=self.certificate if reward is None else None,
+        )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes a bundle: all that a server needs, in one file."""
+        from bigtrain.bundle import save_bundle  # which knows this class
+
+        save_bundle(self, path)
