@@ -74,6 +74,14 @@ class CMDP(eqx.Module):
     def features(self, state: State, action: Int[Array, ""]) -> Float[Array, " feature"]:
         """ν(s, a): the reward is linear in these (Assumption 3.1)."""
 
+    def is_absorbing(self, state: State) -> Bool[Array, ""]:
+        """Whether a state leads to itself for ever, whatever is done and in every context.
+
+        Learners spend no time in such states. As it stands there are none; override it where a
+        task has an end.
+        """
+        return jnp.asarray(False)
+
     def transition_log_prob(
         self, state: State, action: Int[Array, ""], next_state: State, context: Int[Array, ""]
     ) -> Float[Array, ""]:
@@ -207,6 +215,12 @@ class TabularCMDP(CMDP):
         if self.feature_table is None:
             return jax.nn.one_hot(state, self.num_states)
         return jnp.asarray(self.feature_table)[state, action]
+
+    def is_absorbing(self, state: Int[Array, ""]) -> Bool[Array, ""]:
+        same = jnp.asarray(self.successors)[state] == state
+        staying = jnp.where(same, jnp.asarray(self.probabilities)[:, state], 0).sum(-1)
+        possible = jnp.asarray(self.context_prior) > 0
+        return jnp.all((staying >= 1) | ~possible[:, None])
 
     def transition_log_prob(
         self,

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from bigtrain import ring
 from bigtrain.belief import Filter
 from bigtrain.cmdp import CMDP, State, TabularCMDP
 from bigtrain.demos import Demonstrations
+from bigtrain.ring import Ring
 from bigtrain.successor import Batch, Steps, SuccessorNetwork
 
 ActionValues = Callable[[State, Int[Array, ""]], Float[Array, " action"]]
@@ -196,20 +198,9 @@ def _expert_kinds(cmdp: TabularCMDP, demonstrations: Demonstrations) -> _ExpertK
     return _ExpertKinds(steps, kinds.ravel(), met[4], times.astype(np.float32))
 
 
-class Ring(NamedTuple):
-    """The latest episodes; `num_added` counts all there ever were."""
-
-    episodes: Episodes
-    num_added: Int[Array, ""]
-
-
 @final
 class ReplayedExperience(Experience):
-    """The latest simulated episodes of any problem, and the demonstrations, sampled.
-
-    A ring of whole episodes is all that is wanted of a replay buffer here; the libraries that
-    have one bring another network library along.
-    """
+    """The latest simulated episodes of any problem, and the demonstrations, sampled."""
 
     cmdp: CMDP
     expert_states: State
@@ -235,21 +226,18 @@ class ReplayedExperience(Experience):
 
     def init(self) -> Ring:
         state = jax.eval_shape(self.cmdp.reset, jax.random.key(0), jnp.asarray(0))
-        empty = Episodes(
+        like = Episodes(
             jax.tree.map(
-                lambda leaf: jnp.zeros((self.capacity, self.horizon + 1, *leaf.shape), leaf.dtype),
+                lambda leaf: jax.ShapeDtypeStruct((self.horizon + 1, *leaf.shape), leaf.dtype),
                 state,
             ),
-            jnp.zeros((self.capacity, self.horizon), jnp.int32),
-            jnp.zeros((self.capacity, self.cmdp.num_contexts)),
+            jax.ShapeDtypeStruct((self.horizon,), jnp.int32),
+            jax.ShapeDtypeStruct((self.cmdp.num_contexts,), jnp.float32),
         )
-        return Ring(empty, jnp.asarray(0))
+        return ring.empty(like, self.capacity)
 
     def add(self, memory: Ring, episodes: Episodes) -> Ring:
-        count = len(episodes.actions)
-        places = (memory.num_added + jnp.arange(count)) % self.capacity
-        kept = jax.tree.map(lambda old, new: old.at[places].set(new), memory.episodes, episodes)
-        return Ring(kept, memory.num_added + count)
+        return ring.push(memory, episodes)
 
     def batch(
         self,
@@ -261,9 +249,7 @@ class ReplayedExperience(Experience):
         key_expert, key_simulated = jax.random.split(key)
         num_expert = min(num_episodes, len(self.expert_actions))
         expert = jax.random.randint(key_expert, (num_expert,), 0, len(self.expert_actions))
-        filled = jnp.minimum(memory.num_added, self.capacity)
-        chosen = jax.random.randint(key_simulated, (num_episodes,), 0, filled)
-        replayed = jax.tree.map(lambda leaf: leaf[chosen], memory.episodes)
+        replayed = ring.sample(memory, key_simulated, num_episodes)
         shown = jax.tree.map(
             lambda a, b: jnp.concatenate([_flat(a[expert]), _flat(b)]),
             self.expert_states,

@@ -36,6 +36,22 @@ class NetworkConfig:
             )
 
 
+def linear(
+    num_inputs: int, num_outputs: int, *, use_bias: bool = True, key: PRNGKeyArray
+) -> eqx.nn.Linear:
+    """A layer for rectified inputs: normal weights of the variance 2 / inputs, biases of 0.
+
+    Larger than Equinox's own, so that what comes out of several layers still differs from input to
+    input, which least squares on top of them depends on.
+    """
+    layer = eqx.nn.Linear(num_inputs, num_outputs, use_bias=use_bias, key=key)
+    weight = jax.random.normal(key, layer.weight.shape) * np.sqrt(2 / num_inputs)
+    layer = eqx.tree_at(lambda l: l.weight, layer, weight)
+    if use_bias:
+        layer = eqx.tree_at(lambda l: l.bias, layer, jnp.zeros(num_outputs))
+    return layer
+
+
 @final
 class Convolution(eqx.Module):
     """A convolution without padding, as a matrix product with the patches of the picture.

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
+from bigtrain import projection
 from bigtrain.errors import ConfigError
 from bigtrain.networks import Encoder, NetworkConfig, Trunk
 
@@ -208,14 +209,7 @@ def solve_head(
     *,
     num_steps: int = 8,
 ) -> SuccessorNetwork:
-    """Moves the head to where the expected update of all steps vanishes, for a fixed trunk.
-
-    With x(s, a) what the head multiplies and δ the errors, that is Σ w x δᵀ = 0. A plain solve of
-    these equations can blow up where steps come from another policy than the one evaluated. So
-    each step minimises the mean squared *projected* error, ‖G^{-1/2} Σ w x δᵀ‖² with G = Σ w x xᵀ,
-    plus `proximity` times the change that the step makes to what is predicted: a Gauss-Newton
-    step that cannot raise the error and needs no second sample of s'.
-    """
+    """Moves the head to where the expected update of all steps vanishes, for a fixed trunk."""
     if network.gamma == 0:
         return network  # Ψ = ν, whatever the head
     hidden = network.hidden(batch.observations)
@@ -237,22 +231,12 @@ def solve_head(
         weights.append((steps.weights * share / jnp.maximum(steps.weights.sum(), 1e-12)).ravel())
     inputs, differences = jnp.concatenate(here), jnp.concatenate(step_ahead)
     weighted = inputs * jnp.concatenate(weights)[:, None]
-    gram = weighted.T @ inputs
-    gram = gram + config.ridge * jnp.trace(gram) / size * jnp.eye(size)
-    root = jnp.linalg.cholesky(gram)
-
-    def whiten(values, **options):
-        return jax.scipy.linalg.solve_triangular(root, values, lower=True, **options)
-
-    system = whiten(whiten(weighted.T @ differences).T).T
-    square = system.T @ system
-    normal = jnp.linalg.cholesky(square + config.proximity * jnp.eye(size))
-    # Where steps weigh very unevenly, rounding in the square outgrows the proximity. The second
-    # factorisation waits for the first: two batches of them at once can wait for each other's
-    # threads for ever (seen with jaxlib 0.10.2 on two cores).
-    rounding = 8 * jnp.finfo(square.dtype).eps * jnp.abs(square).sum(-1).max()
-    lift = jnp.where(jnp.isfinite(normal).all(), config.proximity, rounding)
-    normal = (jnp.linalg.cholesky(square + lift * jnp.eye(size)), True)
+    factors = projection.factorise(
+        weighted.T @ inputs,
+        weighted.T @ differences,
+        ridge=config.ridge,
+        proximity=config.proximity,
+    )
     scale = (1 - network.gamma) / network.gamma
 
     def improve(head, _):
@@ -262,8 +246,8 @@ def solve_head(
             for steps, _ in parts
         ]
         flat = jnp.concatenate([part.reshape(-1, num_features) for part in errors])
-        step = jax.scipy.linalg.cho_solve(normal, system.T @ whiten(weighted.T @ (flat * scale)))
-        return head + whiten(step, trans=1).reshape(head.shape), None
+        step = projection.step(factors, weighted.T @ (flat * scale))
+        return head + step.reshape(head.shape), None
 
     head, _ = jax.lax.scan(improve, network.head, length=num_steps)
     return eqx.tree_at(lambda n: n.head, network, head)

@@ -19,11 +19,11 @@ from bigtrain.experience import (
     CountedExperience,
     Episodes,
     ReplayedExperience,
-    Ring,
     show,
     simulate,
 )
 from bigtrain.networks import NetworkConfig
+from bigtrain.ring import Ring
 from bigtrain.successor import Batch, SuccessorNetwork
 
 Table = NDArray[np.float64]
@@ -349,7 +349,7 @@ def marked_episodes(numbers: range, horizon: int) -> Episodes:
 
 def ring_numbers(ring: Ring) -> list[int]:
     """Which episode stands where, each checked to be of one piece."""
-    states, actions, log_belief = (np.asarray(leaf) for leaf in jax.tree.leaves(ring.episodes))
+    states, actions, log_belief = (np.asarray(leaf) for leaf in jax.tree.leaves(ring.items))
     if states.shape[1] < actions.shape[1]:
         states, actions = actions, states
     numbers = states[:, 0]
@@ -364,7 +364,7 @@ def test_the_ring_overwrites_the_oldest():
     assert int(memory.num_added) == 0
     add = eqx.filter_jit(lambda ring, episodes: experience.add(ring, episodes))
     memory = add(memory, marked_episodes(range(1, 3), 3))
-    assert np.asarray(memory.episodes.states["place"])[:, 0].tolist() == [1, 2, 0, 0, 0]
+    assert np.asarray(memory.items.states["place"])[:, 0].tolist() == [1, 2, 0, 0, 0]
     memory = add(add(memory, marked_episodes(range(3, 5), 3)), marked_episodes(range(5, 7), 3))
     assert ring_numbers(memory) == [6, 2, 3, 4, 5] and int(memory.num_added) == 6
     memory = add(memory, marked_episodes(range(7, 9), 3))
@@ -393,9 +393,9 @@ def test_replayed_steps_are_those_of_stored_episodes():
     stored = {
         (tuple(states), tuple(actions)): np.exp(log_belief)
         for states, actions, log_belief in zip(
-            np.asarray(memory.episodes.states["place"]).tolist(),
-            np.asarray(memory.episodes.actions).tolist(),
-            np.asarray(memory.episodes.log_belief),
+            np.asarray(memory.items.states["place"]).tolist(),
+            np.asarray(memory.items.actions).tolist(),
+            np.asarray(memory.items.log_belief),
             strict=True,
         )
     }

@@ -56,7 +56,7 @@ class BayesRLConfig:
 
     policy: PolicyConfig = PolicyConfig()
     lanes: LanesConfig = LanesConfig()
-    num_iterations: int = 150
+    num_iterations: int = 50
     num_updates: int = 4
     learning_rate: float = 3e-3
     decay: bool = True
@@ -64,8 +64,9 @@ class BayesRLConfig:
     target_rate: float = 0.02
     average_rate: float = 0.01
     max_rounds: int = 60
-    ridge: float = 1e-4
-    proximity: float = 1e-6
+    num_hyperstates: int = 512
+    ridge: float = 1e-3
+    proximity: float = 1e-4
     target_regret: float = 1e-3
     patience: int = 3
     evaluate_every: int = 5

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.errors import ConfigError
-from bigtrain.networks import Encoder, NetworkConfig
+from bigtrain.networks import Encoder, NetworkConfig, linear
 from bigtrain.policy.base import NO_ACTION, Decision, Policy
 from bigtrain.policy.posterior import LEAST_LOG_PROB
 from bigtrain.policy.tracker import BeliefTracker
@@ -28,7 +28,7 @@ class PolicyConfig:
     it can, but not for pictures, so that a robot's camera is all that the policy needs.
     """
 
-    network: NetworkConfig = NetworkConfig(width=64, depth=2)
+    network: NetworkConfig = NetworkConfig(width=128, depth=2)
     core: Core = "none"
     core_width: int = 64
     belief: BeliefKind = "auto"
@@ -74,16 +74,16 @@ class ValueNetwork(eqx.Module):
         keys = jax.random.split(key, 5)
         width = config.network.width
         self.encoder = Encoder(examples, config.network, key=keys[0])
-        self.entry = eqx.nn.Linear(self.encoder.size, width, key=keys[1])
-        self.belief_entry = eqx.nn.Linear(2 * num_contexts, width, use_bias=False, key=keys[2])
+        self.entry = linear(self.encoder.size, width, key=keys[1])
+        self.belief_entry = linear(2 * num_contexts, width, use_bias=False, key=keys[2])
         self.core = self.core_entry = None
         if config.core == "gru":
             key_core, key_entry = jax.random.split(keys[3])
             inputs = width + num_contexts + num_actions
             self.core = eqx.nn.GRUCell(inputs, config.core_width, key=key_core)
-            self.core_entry = eqx.nn.Linear(config.core_width, width, use_bias=False, key=key_entry)
+            self.core_entry = linear(config.core_width, width, use_bias=False, key=key_entry)
         self.layers = tuple(
-            eqx.nn.Linear(width, width, key=key_layer)
+            linear(width, width, key=key_layer)
             for key_layer in jax.random.split(keys[4], config.network.depth - 1)
         )
         self.value = jnp.zeros(width + 1)

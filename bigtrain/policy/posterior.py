@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from bigtrain.arrays import ArrayLike
 from bigtrain.belief import Belief
 from bigtrain.networks import Encoder, NetworkConfig, Trunk
+from bigtrain.policy.base import NO_ACTION
 from bigtrain.policy.tracker import BeliefTracker
 
 LEAST_LOG_PROB = -12.0
@@ -93,13 +94,56 @@ class Posterior(BeliefTracker):
     ) -> PosteriorState:
         """What is remembered after an observation with this code."""
         done = jax.nn.one_hot(previous_action, self._num_actions) * memory.begun
-        remembered = memory.memory
-        if self.core is not None:
-            remembered = self.core(jnp.append(code, done), remembered)
-        inputs = jnp.concatenate([memory.code, code, done, remembered])
-        told = self.head(jax.nn.relu(self.evidence(inputs)))
+        remembered = self._remember(memory.memory, code, done)
+        told = self._told(memory.code, code, done, remembered)
         log_belief = clip_log_belief(memory.log_belief + jnp.where(memory.begun, told, 0))
         return PosteriorState(jnp.asarray(True), code, remembered, log_belief)
+
+    def unroll(
+        self, codes: Float[Array, "moment width"], previous: Int[Array, " moment"]
+    ) -> Float[Array, "moment context"]:
+        """The log-beliefs of moments in a row; episodes begin where no action came before.
+
+        The same as `advance` moment by moment, with all that can be done at once.
+        """
+        begins = previous == NO_ACTION
+        done = jax.nn.one_hot(previous, self._num_actions)
+        first = self.init()
+
+        def remember(memory, moment):
+            code, done, begins = moment
+            memory = self._remember(jnp.where(begins, first.memory, memory), code, done)
+            return memory, memory
+
+        _, memories = jax.lax.scan(remember, first.memory, (codes, done, begins))
+        before = jnp.roll(codes, 1, axis=0)
+        told = jax.vmap(self._told)(before, codes, done, memories)
+
+        def add(log_belief, moment):
+            told, begins = moment
+            log_belief = jnp.where(begins, self.log_prior, clip_log_belief(log_belief + told))
+            return log_belief, log_belief
+
+        return jax.lax.scan(add, self.log_prior, (told, begins))[1]
+
+    def _remember(
+        self,
+        memory: Float[Array, " core"],
+        code: Float[Array, " width"],
+        done: Float[Array, " action"],
+    ) -> Float[Array, " core"]:
+        return memory if self.core is None else self.core(jnp.append(code, done), memory)
+
+    def _told(
+        self,
+        before: Float[Array, " width"],
+        code: Float[Array, " width"],
+        done: Float[Array, " action"],
+        memory: Float[Array, " core"],
+    ) -> Float[Array, " context"]:
+        """The learned log-likelihood of a step in every context."""
+        inputs = jnp.concatenate([before, code, done, memory])
+        return self.head(jax.nn.relu(self.evidence(inputs)))
 
     @property
     def _num_actions(self) -> int:

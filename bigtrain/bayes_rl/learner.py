@@ -1,0 +1,283 @@
+"""The two stages of phase 3 as pure functions of a state, compiled, with members by `vmap`.
+
+A member is a seed with its numbers: a reward, a learning rate. *Features*: ε-greedy lanes, and
+gradient updates of a dueling network by double Q-learning. *Settling*: all layers but the last are
+kept, and the head is put where the expected update vanishes, with fresh lanes in between.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+
+from bigtrain import projection, ring
+from bigtrain.bayes_rl import backups
+from bigtrain.bayes_rl import met as hyperstates
+from bigtrain.bayes_rl.config import BayesRLConfig
+from bigtrain.bayes_rl.lanes import Lanes, look, look_around, roll_out
+from bigtrain.bayes_rl.met import Met
+from bigtrain.bayes_rl.rewards import Numbers, RewardModel
+from bigtrain.belief import Filter
+from bigtrain.cmdp import CMDP
+from bigtrain.policy import Posterior, ValueNetwork
+from bigtrain.policy.posterior import clip_log_belief
+from bigtrain.ring import Ring
+
+PLAIN_ROUNDS = 4
+"""Rounds of settling before the head becomes an average over rounds."""
+
+_SOLVER_STEPS = 4
+
+
+class Learner(eqx.Module):
+    """What learning needs and does not change."""
+
+    cmdp: CMDP
+    filter: Filter
+    rewards: RewardModel
+    config: BayesRLConfig = eqx.field(static=True)
+    learn_belief: bool = eqx.field(static=True)
+    expected: bool = eqx.field(static=True)
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.clip_by_global_norm(self.config.max_gradient_norm), optax.scale_by_adam()
+        )
+
+
+class Networks(NamedTuple):
+    """What is learned: values of actions, and beliefs where these are learned."""
+
+    values: ValueNetwork
+    posterior: Posterior | None
+
+
+class LearnerState(NamedTuple):
+    """What changes, of one member. `average` is what acts in the end."""
+
+    networks: Networks
+    target: ValueNetwork
+    average: Networks
+    optimiser: optax.OptState
+    lanes: Ring
+    met: Met | None
+    step: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+class Metrics(NamedTuple):
+    """What is measured of an iteration or a round.
+
+    `loss` is the mean squared error of values and `belief_loss` that of log-beliefs, both
+    normalised; `reward` is the mean normalised reward a step of the lanes.
+    """
+
+    loss: Float[Array, ""]
+    belief_loss: Float[Array, ""]
+    reward: Float[Array, ""]
+
+
+def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
+    """Before the first iteration."""
+    config, cmdp = learner.config, learner.cmdp
+    key_values, key_posterior, key_examples, key = jax.random.split(key, 4)
+    examples = look_around(cmdp, key_examples)
+    values = ValueNetwork(
+        examples,
+        num_contexts=cmdp.num_contexts,
+        num_actions=cmdp.num_actions,
+        config=config.policy,
+        key=key_values,
+    )
+    posterior = None
+    if learner.learn_belief:
+        posterior = Posterior(
+            examples,
+            context_prior=cmdp.context_prior,
+            num_actions=cmdp.num_actions,
+            config=config.policy.network,
+            core_width=config.policy.core_width if config.policy.core == "gru" else None,
+            key=key_posterior,
+        )
+    networks = Networks(values, posterior)
+    lane = jax.eval_shape(lambda: _roll_out(learner, values, key_examples, 1.0))
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), lane)
+    return LearnerState(
+        networks,
+        networks.values,
+        networks,
+        learner.optimiser.init(eqx.filter(networks, eqx.is_array)),
+        ring.empty(one, config.lanes.replay_size),
+        hyperstates.nothing(config.num_hyperstates, cmdp.num_contexts)
+        if learner.expected
+        else None,
+        jnp.asarray(0),
+        key,
+    )
+
+
+@eqx.filter_jit
+def init_members(learner: Learner, keys: Key[Array, " member"]) -> LearnerState:
+    """The states of many members."""
+    return jax.vmap(lambda key: init(learner, key))(keys)
+
+
+@eqx.filter_jit
+def learn_features(
+    learner: Learner, states: LearnerState, numbers: Numbers, num_iterations: int
+) -> tuple[LearnerState, Metrics]:
+    """Some iterations of the first stage, for every member."""
+
+    def one(state, numbers):
+        return jax.lax.scan(
+            lambda s, _: _iterate(learner, s, numbers), state, length=num_iterations
+        )
+
+    return jax.vmap(one)(states, numbers)
+
+
+@eqx.filter_jit
+def settle(
+    learner: Learner, states: LearnerState, numbers: Numbers, num_rounds: int
+) -> tuple[LearnerState, Metrics]:
+    """Some rounds of the second stage, for every member."""
+
+    def one(state, numbers):
+        return jax.lax.scan(lambda s, _: _settle(learner, s, numbers), state, length=num_rounds)
+
+    return jax.vmap(one)(states, numbers)
+
+
+def _iterate(
+    learner: Learner, state: LearnerState, numbers: Numbers
+) -> tuple[LearnerState, Metrics]:
+    """A roll-out, and updates by gradient."""
+    config = learner.config
+    key, key_lanes, key_updates = jax.random.split(state.key, 3)
+    progress = state.step / max(1, config.num_iterations)
+    settings = config.lanes
+    share = jnp.minimum(progress / max(settings.epsilon_fraction, 1e-9), 1.0)
+    epsilon = settings.epsilon_start + share * (settings.epsilon_end - settings.epsilon_start)
+    fresh = _roll_out(learner, state.networks.values, key_lanes, epsilon)
+    lanes = ring.push(state.lanes, fresh)
+    decay = (1 + jnp.cos(jnp.pi * progress)) / 2 if config.decay else 1.0
+    rate = numbers.learning_rate * decay
+
+    def update(carry, key_batch):
+        networks, target, average, optimiser = carry
+        batch = ring.sample(lanes, key_batch, settings.batch_size)
+        differentiate = eqx.filter_grad(_loss, has_aux=True)
+        gradients, losses = differentiate(networks, target, learner, numbers, batch)
+        changes, optimiser = learner.optimiser.update(gradients, optimiser)
+        networks = eqx.apply_updates(networks, jax.tree.map(lambda c: -rate * c, changes))
+        target = _follow(target, networks.values, config.target_rate)
+        average = _follow(average, networks, config.average_rate)
+        return (networks, target, average, optimiser), losses
+
+    (networks, target, average, optimiser), losses = jax.lax.scan(
+        update,
+        (state.networks, state.target, state.average, state.optimiser),
+        jax.random.split(key_updates, config.num_updates),
+    )
+    after = LearnerState(
+        networks, target, average, optimiser, lanes, state.met, state.step + 1, key
+    )
+    loss, belief_loss = (part[-1] for part in losses)
+    return after, Metrics(loss, belief_loss, _mean_reward(learner, numbers, fresh))
+
+
+def _settle(
+    learner: Learner, state: LearnerState, numbers: Numbers
+) -> tuple[LearnerState, Metrics]:
+    """A roll-out, and the head by least squares."""
+    config = learner.config
+    key, key_lanes, key_batch = jax.random.split(state.key, 3)
+    network = state.average.values
+    fresh = _roll_out(learner, network, key_lanes, config.lanes.epsilon_end)
+    replayed = ring.sample(state.lanes, key_batch, config.lanes.settling_batch_size)
+    batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), fresh, replayed)
+    met = state.met
+    if met is None:
+        equations = backups.sampled_equations(learner, network, numbers, batch)
+    else:
+        met = hyperstates.add_lanes(met, batch)
+        ahead = hyperstates.look_ahead(learner.cmdp, met)
+        equations = backups.expected_equations(learner, network, numbers, met, ahead)
+        met = hyperstates.add_ahead(met, ahead)
+    factors = projection.factorise(
+        equations.gram, equations.cross, ridge=config.ridge, proximity=config.proximity
+    )
+
+    def improve(head, _):
+        return head + projection.step(factors, equations.constant - equations.cross @ head), None
+
+    head, _ = jax.lax.scan(improve, network.head.reshape(-1, 1), length=_SOLVER_STEPS)
+    late = state.step - config.num_iterations - PLAIN_ROUNDS
+    share = jnp.where(late < 0, 1.0, 2 / (late + 2))
+    mixed = network.head + share * (head.reshape(network.head.shape) - network.head)
+    average = state.average._replace(values=network.with_head(mixed))
+    after = state._replace(
+        average=average,
+        lanes=ring.push(state.lanes, fresh),
+        met=met,
+        step=state.step + 1,
+        key=key,
+    )
+    residual = equations.constant - equations.cross @ head
+    loss = jnp.sqrt((residual**2).mean())
+    return after, Metrics(loss, jnp.zeros(()), _mean_reward(learner, numbers, fresh))
+
+
+def _roll_out(
+    learner: Learner, network: ValueNetwork, key: PRNGKeyArray, epsilon: Float[Array, ""] | float
+) -> Lanes:
+    settings = learner.config.lanes
+    return roll_out(
+        learner.cmdp,
+        learner.filter,
+        network,
+        key,
+        num_lanes=settings.num_environments,
+        horizon=settings.horizon,
+        epsilon=epsilon,
+    )
+
+
+def _loss(
+    networks: Networks, target: ValueNetwork, learner: Learner, numbers: Numbers, batch: Lanes
+) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
+    """The mean squared error of double Q-learning, and of the learned belief."""
+    hidden = backups.unroll(learner.cmdp, networks.values, batch)
+    values = hidden @ networks.values.head.T
+    lagged = backups.unroll(learner.cmdp, target, batch)
+    targets = backups.targets(learner, numbers, batch, values, lagged @ target.head.T)
+    chosen = jnp.take_along_axis(values[:, :-1], batch.actions[:, :-1, None], -1)[..., 0]
+    loss = ((chosen - jax.lax.stop_gradient(targets)) ** 2).mean()
+    belief_loss = jnp.zeros(())
+    if networks.posterior is not None:
+        belief_loss = _belief_loss(networks.posterior, learner, batch)
+    return loss + belief_loss, (loss, belief_loss)
+
+
+def _belief_loss(posterior: Posterior, learner: Learner, batch: Lanes) -> Float[Array, ""]:
+    """How far learned log-beliefs are from the filter's, in the units in which they are used."""
+    encode = look(learner.cmdp, posterior.encode, batch.actions.size)
+    codes = jax.vmap(jax.vmap(encode))(batch.states)
+    learned = jax.vmap(posterior.unroll)(codes, batch.previous)
+    return ((learned - clip_log_belief(batch.log_beliefs)) ** 2).mean() / 16
+
+
+def _mean_reward(learner: Learner, numbers: Numbers, lanes: Lanes) -> Float[Array, ""]:
+    rewards = jax.vmap(jax.vmap(lambda state: learner.rewards(numbers, state)))(lanes.states)
+    return jnp.take_along_axis(rewards, lanes.actions[..., None], -1).mean()
+
+
+def _follow(slow, fast, rate: float):
+    """An exponential average of parameters."""
+    return jax.tree.map(
+        lambda old, new: old + rate * (new - old) if eqx.is_inexact_array(old) else old, slow, fast
+    )

@@ -1,0 +1,89 @@
+"""The hyperstates that lanes have met, each listed once.
+
+A finite problem's dynamics tell what may follow a hyperstate, so how often it was met says nothing
+more about it: every one weighs alike, once it has been met a few times, as in phase 1.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bigtrain.bayes_rl.lanes import Lanes
+from bigtrain.cmdp import TabularCMDP
+from bigtrain.policy.posterior import LEAST_LOG_PROB
+
+_RESOLUTION = 1e-3
+"""Log-beliefs that round to the same multiples of this are one."""
+
+
+class Met(NamedTuple):
+    """Hyperstates and how often each was met; 0 marks a free place."""
+
+    states: Int[Array, " place"]
+    log_beliefs: Float[Array, "place context"]
+    times: Float[Array, " place"]
+
+
+def nothing(num_places: int, num_contexts: int) -> Met:
+    """Room for hyperstates."""
+    return Met(
+        jnp.zeros(num_places, jnp.int32),
+        jnp.full((num_places, num_contexts), -jnp.log(num_contexts)),
+        jnp.zeros(num_places),
+    )
+
+
+def add(
+    met: Met,
+    states: Int[Array, " more"],
+    log_beliefs: Float[Array, "more context"],
+    times: Float[Array, " more"],
+) -> Met:
+    """With more of them. Where there are too many, the ones met most often stay."""
+    states = jnp.concatenate([met.states, states])
+    log_beliefs = jnp.concatenate([met.log_beliefs, log_beliefs])
+    times = jnp.concatenate([met.times, times])
+    rounded = jnp.round(jnp.maximum(log_beliefs, LEAST_LOG_PROB) / _RESOLUTION).astype(jnp.int32)
+    keys = jnp.concatenate([states[:, None], rounded], axis=1)
+    _, first, group = jnp.unique(
+        keys, axis=0, return_index=True, return_inverse=True, size=len(keys)
+    )
+    totals = jnp.zeros(len(keys)).at[group].add(times)
+    totals, most = jax.lax.top_k(totals, len(met.times))
+    kept = first[most]
+    return Met(states[kept], log_beliefs[kept], totals)
+
+
+def add_lanes(met: Met, lanes: Lanes) -> Met:
+    """With those of lanes."""
+    log_beliefs = lanes.log_beliefs.reshape(-1, met.log_beliefs.shape[-1])
+    return add(met, lanes.states.ravel(), log_beliefs, jnp.ones(lanes.states.size))
+
+
+class Ahead(NamedTuple):
+    """What may follow each hyperstate by each action, and its probability."""
+
+    states: Int[Array, "place action outcome"]
+    log_beliefs: Float[Array, "place action outcome context"]
+    probs: Float[Array, "place action outcome"]
+
+
+def look_ahead(cmdp: TabularCMDP, met: Met) -> Ahead:
+    """What may follow, by the dynamics and the belief (section 4.4)."""
+    successors = jnp.asarray(cmdp.successors)[met.states]
+    log_probs = jnp.log(jnp.moveaxis(jnp.asarray(cmdp.probabilities), 0, -1))[met.states]
+    joint = met.log_beliefs[:, None, None] + log_probs
+    log_evidence = jax.nn.logsumexp(joint, -1)
+    possible = ~jnp.isneginf(log_evidence)[..., None]
+    log_beliefs = joint - jnp.where(possible, log_evidence[..., None], 0)
+    log_beliefs = jnp.where(possible, log_beliefs, met.log_beliefs[:, None, None])
+    return Ahead(successors, log_beliefs, jnp.exp(log_evidence))
+
+
+def add_ahead(met: Met, ahead: Ahead) -> Met:
+    """With those a step ahead, which count little: a value that was never learned is a guess."""
+    weights = (met.times / (met.times + 1))[:, None, None] * ahead.probs / 10
+    log_beliefs = ahead.log_beliefs.reshape(-1, met.log_beliefs.shape[-1])
+    return add(met, ahead.states.ravel(), log_beliefs, weights.ravel())
