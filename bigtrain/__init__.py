@@ -4,13 +4,16 @@ State a problem (`envs.make`, `TabularCMDP`), collect demonstrations (`demonstra
 `Demonstrations.load`), say what exploring may cost (`CostOfExploration`), and `solve` it.
 """
 
-from bigtrain import baselines, envs, errors, exact, inference, runs
+from bigtrain import baselines, bayes_rl, envs, errors, exact, inference, runs
+from bigtrain.bayes_rl import BayesRLConfig
+from bigtrain.bundle import load_bundle
 from bigtrain.cmdp import CMDP, TabularCMDP, Task
 from bigtrain.demos import Demonstrations, Trajectory
 from bigtrain.evaluate import Evaluation, evaluate, evaluate_exactly, policy_value, regret
 from bigtrain.exact import SolveConfig, solve
 from bigtrain.expert import demonstrate, plan_expert
 from bigtrain.exploration import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform
+from bigtrain.fit import FitConfig, fit
 from bigtrain.inference import InferenceConfig, InferredReward, infer_reward
 from bigtrain.irl import IRLConfig
 from bigtrain.result import FitResult
@@ -18,11 +21,13 @@ from bigtrain.runs import Event
 from bigtrain.transitions import Transitions
 
 __all__ = [
+    "BayesRLConfig",
     "CMDP",
     "CostOfExploration",
     "Demonstrations",
     "Evaluation",
     "Event",
+    "FitConfig",
     "FitResult",
     "Fixed",
     "IRLConfig",
@@ -37,14 +42,17 @@ __all__ = [
     "Transitions",
     "Uniform",
     "baselines",
+    "bayes_rl",
     "demonstrate",
     "envs",
     "errors",
     "evaluate",
     "evaluate_exactly",
     "exact",
+    "fit",
     "infer_reward",
     "inference",
+    "load_bundle",
     "plan_expert",
     "policy_value",
     "regret",

@@ -5,6 +5,16 @@ BigTrainError
 ├── DemonstrationError    demonstrations, or a file of them, that cannot be used
 ├── ConfigError           a setting outside what it may be
 ├── CheckpointError       a checkpoint, or a file beside it, that cannot be gone on from
+├── BundleError           a bundle that cannot be read or written
+│   ├── NotABundleError       a file of some other kind
+│   ├── BundleVersionError    a version of the format that is not known here
+│   ├── BundleTruncatedError  a file that ends too early
+│   ├── BundleDigestError     a file that was changed after it was written
+│   ├── BundleLimitError      something larger, longer or deeper than a bundle may hold
+│   ├── BundleStructureError  a field that is missing, or of the wrong type
+│   ├── BundleShapeError      arrays whose shapes or dtypes disagree
+│   ├── BundleValueError      a value that cannot be: NaN, no probability, no such choice
+│   └── BundleWriteError      a result that no bundle can hold, or nowhere to write it
 ├── PlanningError         an exact answer that cannot be computed as asked
 └── UnknownDynamicsError  a transition probability was asked of a simulator that has none
 
@@ -30,6 +40,46 @@ class ConfigError(BigTrainError, ValueError):
 
 class CheckpointError(BigTrainError, ValueError):
     """A checkpoint, or a file beside it, cannot be gone on from."""
+
+
+class BundleError(BigTrainError, ValueError):
+    """A bundle cannot be read or written."""
+
+
+class NotABundleError(BundleError):
+    """The file is of some other kind."""
+
+
+class BundleVersionError(BundleError):
+    """The bundle is in a version of the format that is not known here."""
+
+
+class BundleTruncatedError(BundleError):
+    """The file ends too early."""
+
+
+class BundleDigestError(BundleError):
+    """The file was changed after it was written."""
+
+
+class BundleLimitError(BundleError):
+    """Something is larger, longer or deeper than a bundle may hold."""
+
+
+class BundleStructureError(BundleError):
+    """A field is missing, or of the wrong type."""
+
+
+class BundleShapeError(BundleError):
+    """Shapes or dtypes of arrays disagree."""
+
+
+class BundleValueError(BundleError):
+    """A value cannot be: NaN, no probability, no such choice."""
+
+
+class BundleWriteError(BundleError):
+    """No bundle can hold this result, or there is nowhere to write it."""
 
 
 class PlanningError(BigTrainError, RuntimeError):

@@ -151,12 +151,19 @@ def evaluate_exactly(
 
 
 def policy_value(
-    policy: Policy | PrivilegedPolicy, cmdp: TabularCMDP, *, reward: ArrayLike | PredictiveReward
+    policy: Policy | PrivilegedPolicy,
+    cmdp: TabularCMDP,
+    *,
+    reward: ArrayLike | PredictiveReward,
+    tolerance: float = 1e-11,
 ) -> tuple[float, float]:
-    """Bounds on the discounted return without end."""
+    """Bounds on the discounted return without end.
+
+    Histories that weigh less than `tolerance` are not followed; the bounds allow for them.
+    """
     table = _reward_array(cmdp, reward)
     bounds = [
-        weight * np.array(Controller(actor, problem).value(table))
+        weight * np.array(Controller(actor, problem).value(table, tolerance=tolerance))
         for weight, actor, problem in _actors(policy, cmdp)
     ]
     lower, upper = np.sum(bounds, axis=0)

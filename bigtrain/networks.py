@@ -46,9 +46,9 @@ def linear(
     """
     layer = eqx.nn.Linear(num_inputs, num_outputs, use_bias=use_bias, key=key)
     weight = jax.random.normal(key, layer.weight.shape) * np.sqrt(2 / num_inputs)
-    layer = eqx.tree_at(lambda l: l.weight, layer, weight)
+    layer = eqx.tree_at(lambda new: new.weight, layer, weight)
     if use_bias:
-        layer = eqx.tree_at(lambda l: l.bias, layer, jnp.zeros(num_outputs))
+        layer = eqx.tree_at(lambda new: new.bias, layer, jnp.zeros(num_outputs))
     return layer
 
 

@@ -1,5 +1,6 @@
 """What comes out of the three phases, whichever way they were gone through."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,10 @@ class FitResult:
     successor: SuccessorNetwork | None = None
     expert: Float[np.ndarray, "context state action"] | None = None
     measured: Measured | None = None
+
+    def with_measured(self, measured: Measured) -> "FitResult":
+        """The same result, with what was measured."""
+        return dataclasses.replace(self, measured=measured)
 
     def evaluate(
         self,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bigtrain.bayes_rl.lanes import Lanes, look
-from bigtrain.bayes_rl.met import Ahead, Met
+from bigtrain.bayes_rl.met import Ahead, Met, find
 from bigtrain.bayes_rl.rewards import Numbers
 from bigtrain.cmdp import CMDP, State
 from bigtrain.policy import NO_ACTION, ValueNetwork
@@ -51,15 +51,17 @@ def _forever(rewards: Float[Array, "*place action"], gamma: float) -> Float[Arra
     return rewards.max(-1) / (1 - gamma)
 
 
-def targets(
+def sampled_errors(
     learner: "Learner",
+    network: ValueNetwork,
+    target: ValueNetwork,
     numbers: Numbers,
     lanes: Lanes,
-    values: Float[Array, "lane moment action"],
-    lagged: Float[Array, "lane moment action"],
 ) -> Float[Array, "lane step"]:
-    """r + γ Q'(h', argmax Q(h', ·)) of every step: double Q-learning."""
+    """Q(h, a) − r − γ Q'(h', argmax Q(h', ·)) of every step: double Q-learning."""
     gamma = learner.cmdp.gamma
+    values = unroll(learner.cmdp, network, lanes) @ network.head.T
+    lagged = unroll(learner.cmdp, target, lanes) @ target.head.T
     rewards = jax.vmap(jax.vmap(lambda state: learner.rewards(numbers, state)))(lanes.states)
     best = jnp.argmax(values, -1, keepdims=True)
     ahead = jnp.take_along_axis(lagged, best, -1)[..., 0]
@@ -67,7 +69,64 @@ def targets(
     ahead = jnp.where(lanes.absorbing, known, ahead)
     ahead = jnp.where(lanes.absorbing[:, :-1], known[:, :-1], ahead[:, 1:])
     gained = jnp.take_along_axis(rewards, lanes.actions[..., None], -1)[:, :-1, 0]
-    return gained + gamma * ahead
+    chosen = jnp.take_along_axis(values, lanes.actions[..., None], -1)[:, :-1, 0]
+    return chosen - jax.lax.stop_gradient(gained + gamma * ahead)
+
+
+def sweep(
+    learner: "Learner", network: ValueNetwork, numbers: Numbers, met: Met, ahead: Ahead
+) -> tuple[Met, Float[Array, "place action"]]:
+    """Q of the hyperstates met in a finite problem, by sweeps over all of them at once.
+
+    There is no noise in what follows. What has not been met is worth what the network makes of
+    it, and no more than to one who is told the context.
+    """
+    cmdp = learner.cmdp
+    places = find(met, ahead)
+    guessed = (hidden_of(cmdp, network, ahead.states, ahead.log_beliefs) @ network.head.T).max(-1)
+    told = (jnp.exp(ahead.log_beliefs) * numbers.informed.T[ahead.states]).sum(-1)
+    worth, ends = _worth_of_ends(learner, numbers, met.states, ahead.states)
+    outside = jnp.where(ends, worth, jnp.where(places < 0, jnp.minimum(guessed, told), 0))
+    rewards = jax.vmap(lambda state: learner.rewards(numbers, state))(met.states)
+    gained = rewards + cmdp.gamma * (ahead.probs * outside).sum(-1)
+    inside = cmdp.gamma * jnp.where(ends | (places < 0), 0, ahead.probs)
+
+    def look_on(worth):
+        return gained + (inside * worth[places]).sum(-1)
+
+    worth = jax.lax.fori_loop(
+        0, learner.config.num_sweeps, lambda _, worth: look_on(worth).max(-1), met.worth
+    )
+    return met._replace(worth=worth), look_on(worth)
+
+
+def hidden_of(
+    cmdp: CMDP,
+    network: ValueNetwork,
+    states: State,
+    log_beliefs: Float[Array, "*place context"],
+) -> Float[Array, "*place hidden"]:
+    """What the head sees in hyperstates, without a core."""
+    encode = look(cmdp, network.encode, states.size)
+
+    def one(state, log_belief):
+        return network.hidden(encode(state), log_belief, network.init())
+
+    for _ in range(states.ndim):
+        one = jax.vmap(one)
+    return one(states, log_beliefs)
+
+
+def _worth_of_ends(
+    learner: "Learner", numbers: Numbers, states: State, next_states: State
+) -> tuple[Float[Array, "moment action outcome"], Bool[Array, "moment action outcome"]]:
+    """What is known of the worth of what follows, and where: where a state leads to itself."""
+    cmdp = learner.cmdp
+    each = jax.vmap(lambda state: _forever(learner.rewards(numbers, state), cmdp.gamma))
+    ended = jax.vmap(cmdp.is_absorbing)(states)[:, None, None]
+    ends = jax.vmap(jax.vmap(jax.vmap(cmdp.is_absorbing)))(next_states)
+    worth = jnp.where(ended, each(states)[:, None, None], jax.vmap(jax.vmap(each))(next_states))
+    return worth, ended | ends
 
 
 class Equations(NamedTuple):
@@ -93,28 +152,6 @@ class _Outcomes(NamedTuple):
     next_states: State
     next_hidden: Float[Array, "moment action outcome hidden"]
     probs: Float[Array, "moment action outcome"]
-
-
-def expected_equations(
-    learner: "Learner", network: ValueNetwork, numbers: Numbers, met: Met, ahead: Ahead
-) -> Equations:
-    """The equations of a finite problem: all actions, and all that may follow."""
-    cmdp = learner.cmdp
-    encode = look(cmdp, network.encode, ahead.states.size)
-
-    def hidden(state, log_belief):
-        return network.hidden(encode(state), log_belief, network.init())
-
-    weights = (met.times / (met.times + 1))[:, None]
-    outcomes = _Outcomes(
-        met.states,
-        jax.vmap(hidden)(met.states, met.log_beliefs),
-        jnp.broadcast_to(weights, (len(weights), cmdp.num_actions)),
-        ahead.states,
-        jax.vmap(jax.vmap(jax.vmap(hidden)))(ahead.states, ahead.log_beliefs),
-        ahead.probs,
-    )
-    return _equations(learner, network, numbers, outcomes)
 
 
 def sampled_equations(
@@ -147,14 +184,10 @@ def _equations(
     cmdp = learner.cmdp
     gamma, num_actions, here = cmdp.gamma, cmdp.num_actions, outcomes.hidden
     size = here.shape[-1]
-    each_reward = jax.vmap(lambda state: learner.rewards(numbers, state))
-    rewards = each_reward(outcomes.states)
-    ended = jax.vmap(cmdp.is_absorbing)(outcomes.states)[:, None, None]
-    ends = jax.vmap(jax.vmap(jax.vmap(cmdp.is_absorbing)))(outcomes.next_states)
-    known = _forever(jax.vmap(jax.vmap(each_reward))(outcomes.next_states), gamma)
-    known = jnp.where(ended, _forever(rewards, gamma)[:, None, None], known)
-    gained = rewards + gamma * (outcomes.probs * jnp.where(ended | ends, known, 0)).sum(-1)
-    onward = jnp.where(ended | ends, 0, outcomes.probs)
+    rewards = jax.vmap(lambda state: learner.rewards(numbers, state))(outcomes.states)
+    worth, ends = _worth_of_ends(learner, numbers, outcomes.states, outcomes.next_states)
+    gained = rewards + gamma * (outcomes.probs * jnp.where(ends, worth, 0)).sum(-1)
+    onward = jnp.where(ends, 0, outcomes.probs)
     best = jax.nn.one_hot(jnp.argmax(outcomes.next_hidden @ network.head.T, -1), num_actions)
 
     def of_action(action):

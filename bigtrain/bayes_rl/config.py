@@ -1,9 +1,10 @@
-"""Settings of phase 3, and presets: a fast one, and the tables of the paper's appendix."""
+"""Settings of phase 3, and the tables of the paper's appendix."""
 
 from dataclasses import dataclass
 
 from bigtrain.errors import ConfigError
 from bigtrain.policy import PolicyConfig
+from bigtrain.policy.network import Core
 
 
 @dataclass(frozen=True)
@@ -12,18 +13,20 @@ class LanesConfig:
 
     A lane plays episodes end to end for `horizon` steps: where a state is reached that leads to
     itself for ever, the next episode begins. `epsilon_start` falls to `epsilon_end` over the first
-    `epsilon_fraction` of the updates. The last three count lanes: how many are kept, and how many
-    are sampled for an update and for a round of settling.
+    `epsilon_fraction` of the updates. `replay_size`, `batch_size` and `settling_batch_size` count
+    lanes: how many are kept, and sampled for an update and for a round of settling.
+    `hyperstate_batch_size` counts what an update learns from where the problem is finite.
     """
 
     num_environments: int = 64
-    horizon: int = 24
+    horizon: int = 40
     epsilon_start: float = 1.0
     epsilon_end: float = 0.3
     epsilon_fraction: float = 0.5
     replay_size: int = 4_096
     batch_size: int = 64
     settling_batch_size: int = 128
+    hyperstate_batch_size: int = 256
 
     def __post_init__(self):
         counts = ("num_environments", "horizon", "replay_size", "batch_size", "settling_batch_size")
@@ -46,18 +49,22 @@ class BayesRLConfig:
 
     An iteration of the first stage is a roll-out and `num_updates` gradient updates. The learning
     rate decays to 0 along a cosine over all of them if `decay`. The target network follows at
-    `target_rate` an update, the averaged one at `average_rate`. A round of the second stage is a
-    roll-out and a solve for the head; `ridge` and `proximity` steady it.
+    `target_rate` an update, the averaged one, which acts in the end, at `average_rate`.
 
-    Learning ends after `max_rounds`; or, in finite problems, when the certified normalised regret
-    of the averaged policy is at most `target_regret`; or, in others, when its return has not grown
-    for `patience` evaluations. It is evaluated every `evaluate_every` iterations or rounds.
+    A finite problem's values are known for the hyperstates met, `num_hyperstates` at most, by
+    `num_sweeps` backups of all of them an iteration; the network learns these. Any other learns
+    from what followed, and then has a second stage: a round is a roll-out and a solve for the
+    head, which `ridge` and `proximity` steady.
+
+    Learning ends early when the certified normalised regret is at most `target_regret` in a finite
+    problem, and in any other when the return has not grown for `patience` evaluations, one every
+    `evaluate_every` iterations or rounds. The best policy evaluated is the result.
     """
 
-    policy: PolicyConfig = PolicyConfig()
+    model: PolicyConfig = PolicyConfig()
     lanes: LanesConfig = LanesConfig()
-    num_iterations: int = 50
-    num_updates: int = 4
+    num_iterations: int = 60
+    num_updates: int = 50
     learning_rate: float = 3e-3
     decay: bool = True
     max_gradient_norm: float = 1.0
@@ -65,6 +72,7 @@ class BayesRLConfig:
     average_rate: float = 0.01
     max_rounds: int = 60
     num_hyperstates: int = 512
+    num_sweeps: int = 100
     ridge: float = 1e-3
     proximity: float = 1e-4
     target_regret: float = 1e-3
@@ -90,3 +98,35 @@ class BayesRLConfig:
             raise ConfigError(
                 "`num_iterations` and `max_rounds` must not both be 0: nothing would be learned."
             )
+
+
+def paper_tiger_treasure() -> BayesRLConfig:
+    """The paper's table for tiger-treasure: gradient updates alone."""
+    return _paper(horizon=50, replay_size=200_000, num_iterations=20_000)
+
+
+def paper_tiger_maze() -> BayesRLConfig:
+    """The same for tiger-maze, with a recurrent network."""
+    return _paper(horizon=40, replay_size=10_000, num_iterations=100_000, core="gru")
+
+
+def _paper(
+    *, horizon: int, replay_size: int, num_iterations: int, core: Core = "none"
+) -> BayesRLConfig:
+    return BayesRLConfig(
+        model=PolicyConfig(core=core),
+        lanes=LanesConfig(
+            num_environments=16,
+            horizon=horizon,
+            epsilon_end=0.05,
+            replay_size=replay_size,
+            batch_size=100,
+        ),
+        num_iterations=num_iterations,
+        num_updates=1,
+        learning_rate=1e-4,
+        decay=False,
+        target_rate=1.0,
+        max_rounds=0,
+        evaluate_every=1_000,
+    )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bigtrain.belief import Filter
 from bigtrain.cmdp import CMDP, State, TabularCMDP
@@ -47,17 +47,17 @@ def look(cmdp: CMDP, encode: Callable[[Array], Float[Array, " width"]], num_look
     return lambda state: encode(cmdp.observe(state))
 
 
-_MOST_EXAMPLES, _NUM_WALKS = 1_024, 64
+_MOST_STATES, _NUM_WALKS = 1_024, 64
 
 
-def look_around(cmdp: CMDP, key: PRNGKeyArray) -> Shaped[Array, "example ..."]:
-    """Observations such as will come: of a finite problem's states, or of random walks."""
+def wander(cmdp: CMDP, key: PRNGKeyArray) -> State:
+    """States such as will come: a finite problem's, or those met on random walks."""
     key_states, key_contexts, key_resets, key_steps = jax.random.split(key, 4)
     if isinstance(cmdp, TabularCMDP):
         states = jnp.arange(cmdp.num_states)
-        if cmdp.num_states > _MOST_EXAMPLES:
-            states = jax.random.choice(key_states, states, (_MOST_EXAMPLES,), replace=False)
-        return jax.vmap(cmdp.observe)(states)
+        if cmdp.num_states > _MOST_STATES:
+            states = jax.random.choice(key_states, states, (_MOST_STATES,), replace=False)
+        return states
     contexts = jax.vmap(cmdp.sample_context)(jax.random.split(key_contexts, _NUM_WALKS))
     firsts = jax.vmap(cmdp.reset)(jax.random.split(key_resets, _NUM_WALKS), contexts)
 
@@ -68,11 +68,10 @@ def look_around(cmdp: CMDP, key: PRNGKeyArray) -> Shaped[Array, "example ..."]:
         states = jax.vmap(cmdp.step)(keys, states, actions, contexts)
         return states, states
 
-    keys = jax.random.split(key_steps, _MOST_EXAMPLES // _NUM_WALKS - 1)
+    keys = jax.random.split(key_steps, _MOST_STATES // _NUM_WALKS - 1)
     _, later = jax.lax.scan(walk, firsts, keys)
     met = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), firsts, later)
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), met)
-    return jax.vmap(cmdp.observe)(flat)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), met)
 
 
 def roll_out(

@@ -5,7 +5,7 @@ gradient updates of a dueling network by double Q-learning. *Settling*: all laye
 kept, and the head is put where the expected update vanishes, with fresh lanes in between.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ from bigtrain import projection, ring
 from bigtrain.bayes_rl import backups
 from bigtrain.bayes_rl import met as hyperstates
 from bigtrain.bayes_rl.config import BayesRLConfig
-from bigtrain.bayes_rl.lanes import Lanes, look, look_around, roll_out
+from bigtrain.bayes_rl.lanes import Lanes, look, roll_out, wander
 from bigtrain.bayes_rl.met import Met
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel
 from bigtrain.belief import Filter
@@ -85,12 +85,12 @@ def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
     """Before the first iteration."""
     config, cmdp = learner.config, learner.cmdp
     key_values, key_posterior, key_examples, key = jax.random.split(key, 4)
-    examples = look_around(cmdp, key_examples)
+    examples = jax.vmap(cmdp.observe)(wander(cmdp, key_examples))
     values = ValueNetwork(
         examples,
         num_contexts=cmdp.num_contexts,
         num_actions=cmdp.num_actions,
-        config=config.policy,
+        config=config.model,
         key=key_values,
     )
     posterior = None
@@ -99,8 +99,8 @@ def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
             examples,
             context_prior=cmdp.context_prior,
             num_actions=cmdp.num_actions,
-            config=config.policy.network,
-            core_width=config.policy.core_width if config.policy.core == "gru" else None,
+            config=config.model.network,
+            core_width=config.model.core_width if config.model.core == "gru" else None,
             key=key_posterior,
         )
     networks = Networks(values, posterior)
@@ -155,21 +155,32 @@ def settle(
 def _iterate(
     learner: Learner, state: LearnerState, numbers: Numbers
 ) -> tuple[LearnerState, Metrics]:
-    """A roll-out, and updates by gradient."""
-    config = learner.config
+    """A roll-out, updates by gradient, and the head by least squares."""
+    config, settings = learner.config, learner.config.lanes
     key, key_lanes, key_updates = jax.random.split(state.key, 3)
     progress = state.step / max(1, config.num_iterations)
-    settings = config.lanes
     share = jnp.minimum(progress / max(settings.epsilon_fraction, 1e-9), 1.0)
     epsilon = settings.epsilon_start + share * (settings.epsilon_end - settings.epsilon_start)
     fresh = _roll_out(learner, state.networks.values, key_lanes, epsilon)
-    lanes = ring.push(state.lanes, fresh)
+    state = _remember(state, numbers, fresh)
     decay = (1 + jnp.cos(jnp.pi * progress)) / 2 if config.decay else 1.0
     rate = numbers.learning_rate * decay
+    goals = None
+    if state.met is not None:
+        ahead = hyperstates.look_ahead(learner.cmdp, state.met)
+        goals = backups.sweep(learner, state.average.values, numbers, state.met, ahead)
+        met = hyperstates.add_ahead(goals[0], ahead, numbers.informed)
+        state = state._replace(met=met)
 
     def update(carry, key_batch):
         networks, target, average, optimiser = carry
-        batch = ring.sample(lanes, key_batch, settings.batch_size)
+        batch = _Batch(None, None)
+        key_lanes, key_met = jax.random.split(key_batch)
+        if goals is not None:
+            chosen = hyperstates.sample(goals[0], key_met, settings.hyperstate_batch_size)
+            batch = batch._replace(met=jax.tree.map(lambda leaf: leaf[chosen], goals))
+        if goals is None or learner.learn_belief:
+            batch = batch._replace(lanes=ring.sample(state.lanes, key_lanes, settings.batch_size))
         differentiate = eqx.filter_grad(_loss, has_aux=True)
         gradients, losses = differentiate(networks, target, learner, numbers, batch)
         changes, optimiser = learner.optimiser.update(gradients, optimiser)
@@ -183,8 +194,13 @@ def _iterate(
         (state.networks, state.target, state.average, state.optimiser),
         jax.random.split(key_updates, config.num_updates),
     )
-    after = LearnerState(
-        networks, target, average, optimiser, lanes, state.met, state.step + 1, key
+    after = state._replace(
+        networks=networks,
+        target=target,
+        average=average,
+        optimiser=optimiser,
+        step=state.step + 1,
+        key=key,
     )
     loss, belief_loss = (part[-1] for part in losses)
     return after, Metrics(loss, belief_loss, _mean_reward(learner, numbers, fresh))
@@ -193,21 +209,43 @@ def _iterate(
 def _settle(
     learner: Learner, state: LearnerState, numbers: Numbers
 ) -> tuple[LearnerState, Metrics]:
-    """A roll-out, and the head by least squares."""
+    """A roll-out, and the head by least squares, averaged over rounds."""
     config = learner.config
-    key, key_lanes, key_batch = jax.random.split(state.key, 3)
+    key, key_lanes, key_solve = jax.random.split(state.key, 3)
     network = state.average.values
     fresh = _roll_out(learner, network, key_lanes, config.lanes.epsilon_end)
-    replayed = ring.sample(state.lanes, key_batch, config.lanes.settling_batch_size)
-    batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), fresh, replayed)
+    solved, state = _solve(
+        learner, network, _remember(state, numbers, fresh), numbers, fresh, key_solve
+    )
+    late = state.step - config.num_iterations - PLAIN_ROUNDS
+    share = jnp.where(late < 0, 1.0, 2 / (late + 2))
+    change = solved.head - network.head
+    average = state.average._replace(values=network.with_head(network.head + share * change))
+    after = state._replace(average=average, step=state.step + 1, key=key)
+    moved = jnp.abs(change).max()
+    return after, Metrics(moved, jnp.zeros(()), _mean_reward(learner, numbers, fresh))
+
+
+def _remember(state: LearnerState, numbers: Numbers, fresh: Lanes) -> LearnerState:
     met = state.met
-    if met is None:
-        equations = backups.sampled_equations(learner, network, numbers, batch)
-    else:
-        met = hyperstates.add_lanes(met, batch)
-        ahead = hyperstates.look_ahead(learner.cmdp, met)
-        equations = backups.expected_equations(learner, network, numbers, met, ahead)
-        met = hyperstates.add_ahead(met, ahead)
+    if met is not None:
+        met = hyperstates.add_lanes(met, fresh, numbers.informed)
+    return state._replace(lanes=ring.push(state.lanes, fresh), met=met)
+
+
+def _solve(
+    learner: Learner,
+    network: ValueNetwork,
+    state: LearnerState,
+    numbers: Numbers,
+    fresh: Lanes,
+    key: PRNGKeyArray,
+) -> ValueNetwork:
+    """The network with its head where the expected update vanishes, for its greedy policy."""
+    config = learner.config
+    replayed = ring.sample(state.lanes, key, config.lanes.settling_batch_size)
+    batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), fresh, replayed)
+    equations = backups.sampled_equations(learner, network, numbers, batch)
     factors = projection.factorise(
         equations.gram, equations.cross, ridge=config.ridge, proximity=config.proximity
     )
@@ -216,20 +254,7 @@ def _settle(
         return head + projection.step(factors, equations.constant - equations.cross @ head), None
 
     head, _ = jax.lax.scan(improve, network.head.reshape(-1, 1), length=_SOLVER_STEPS)
-    late = state.step - config.num_iterations - PLAIN_ROUNDS
-    share = jnp.where(late < 0, 1.0, 2 / (late + 2))
-    mixed = network.head + share * (head.reshape(network.head.shape) - network.head)
-    average = state.average._replace(values=network.with_head(mixed))
-    after = state._replace(
-        average=average,
-        lanes=ring.push(state.lanes, fresh),
-        met=met,
-        step=state.step + 1,
-        key=key,
-    )
-    residual = equations.constant - equations.cross @ head
-    loss = jnp.sqrt((residual**2).mean())
-    return after, Metrics(loss, jnp.zeros(()), _mean_reward(learner, numbers, fresh))
+    return network.with_head(head.reshape(network.head.shape))
 
 
 def _roll_out(
@@ -247,19 +272,28 @@ def _roll_out(
     )
 
 
+class _Batch(NamedTuple):
+    """What an update learns from: hyperstates, or lanes, or both where beliefs are learned."""
+
+    met: Any
+    lanes: Lanes | None
+
+
 def _loss(
-    networks: Networks, target: ValueNetwork, learner: Learner, numbers: Numbers, batch: Lanes
+    networks: Networks, target: ValueNetwork, learner: Learner, numbers: Numbers, batch: _Batch
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
-    """The mean squared error of double Q-learning, and of the learned belief."""
-    hidden = backups.unroll(learner.cmdp, networks.values, batch)
-    values = hidden @ networks.values.head.T
-    lagged = backups.unroll(learner.cmdp, target, batch)
-    targets = backups.targets(learner, numbers, batch, values, lagged @ target.head.T)
-    chosen = jnp.take_along_axis(values[:, :-1], batch.actions[:, :-1, None], -1)[..., 0]
-    loss = ((chosen - jax.lax.stop_gradient(targets)) ** 2).mean()
-    belief_loss = jnp.zeros(())
+    """The mean squared error of values, and of the learned belief."""
+    if batch.met is None:
+        assert batch.lanes is not None
+        errors = backups.sampled_errors(learner, networks.values, target, numbers, batch.lanes)
+    else:
+        met, goals = batch.met
+        hidden = backups.hidden_of(learner.cmdp, networks.values, met.states, met.log_beliefs)
+        errors = hidden @ networks.values.head.T - goals
+    loss, belief_loss = (errors**2).mean(), jnp.zeros(())
     if networks.posterior is not None:
-        belief_loss = _belief_loss(networks.posterior, learner, batch)
+        assert batch.lanes is not None
+        belief_loss = _belief_loss(networks.posterior, learner, batch.lanes)
     return loss + belief_loss, (loss, belief_loss)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bigtrain.bayes_rl.lanes import Lanes
 from bigtrain.cmdp import TabularCMDP
@@ -19,11 +19,15 @@ _RESOLUTION = 1e-3
 
 
 class Met(NamedTuple):
-    """Hyperstates and how often each was met; 0 marks a free place."""
+    """Hyperstates, how often each was met, and what it is worth as far as is known.
+
+    A place that was met 0 times is free.
+    """
 
     states: Int[Array, " place"]
     log_beliefs: Float[Array, "place context"]
     times: Float[Array, " place"]
+    worth: Float[Array, " place"]
 
 
 def nothing(num_places: int, num_contexts: int) -> Met:
@@ -31,6 +35,7 @@ def nothing(num_places: int, num_contexts: int) -> Met:
     return Met(
         jnp.zeros(num_places, jnp.int32),
         jnp.full((num_places, num_contexts), -jnp.log(num_contexts)),
+        jnp.zeros(num_places),
         jnp.zeros(num_places),
     )
 
@@ -40,26 +45,50 @@ def add(
     states: Int[Array, " more"],
     log_beliefs: Float[Array, "more context"],
     times: Float[Array, " more"],
+    informed: Float[Array, "context state"],
 ) -> Met:
-    """With more of them. Where there are too many, the ones met most often stay."""
+    """With more of them. Where there are too many, the ones met most often stay.
+
+    Those that are new are worth what an agent who is told the context would get: at most that.
+    """
+    worth = jnp.append(met.worth, (jnp.exp(log_beliefs) * informed.T[states]).sum(-1))
     states = jnp.concatenate([met.states, states])
     log_beliefs = jnp.concatenate([met.log_beliefs, log_beliefs])
     times = jnp.concatenate([met.times, times])
-    rounded = jnp.round(jnp.maximum(log_beliefs, LEAST_LOG_PROB) / _RESOLUTION).astype(jnp.int32)
-    keys = jnp.concatenate([states[:, None], rounded], axis=1)
+    keys = _keys(states, log_beliefs)
     _, first, group = jnp.unique(
         keys, axis=0, return_index=True, return_inverse=True, size=len(keys)
     )
     totals = jnp.zeros(len(keys)).at[group].add(times)
     totals, most = jax.lax.top_k(totals, len(met.times))
     kept = first[most]
-    return Met(states[kept], log_beliefs[kept], totals)
+    return Met(states[kept], log_beliefs[kept], totals, worth[kept])
 
 
-def add_lanes(met: Met, lanes: Lanes) -> Met:
+def _keys(
+    states: Int[Array, " place"], log_beliefs: Float[Array, "place context"]
+) -> Int[Array, "place key"]:
+    """Equal for hyperstates that are one."""
+    rounded = jnp.round(jnp.maximum(log_beliefs, LEAST_LOG_PROB) / _RESOLUTION).astype(jnp.int32)
+    return jnp.concatenate([states[:, None], rounded], axis=1)
+
+
+def add_lanes(met: Met, lanes: Lanes, informed: Float[Array, "context state"]) -> Met:
     """With those of lanes."""
     log_beliefs = lanes.log_beliefs.reshape(-1, met.log_beliefs.shape[-1])
-    return add(met, lanes.states.ravel(), log_beliefs, jnp.ones(lanes.states.size))
+    return add(met, lanes.states.ravel(), log_beliefs, jnp.ones(lanes.states.size), informed)
+
+
+def weigh(met: Met) -> Float[Array, " place"]:
+    """How much each counts: more if met often, but not in proportion."""
+    return jnp.sqrt(met.times)
+
+
+def sample(met: Met, key: PRNGKeyArray, count: int) -> Int[Array, " chosen"]:
+    """Some of their places, drawn by weight."""
+    cumulative = jnp.cumsum(weigh(met))
+    draws = jax.random.uniform(key, (count,)) * cumulative[-1]
+    return jnp.searchsorted(cumulative, draws, side="right")
 
 
 class Ahead(NamedTuple):
@@ -82,8 +111,21 @@ def look_ahead(cmdp: TabularCMDP, met: Met) -> Ahead:
     return Ahead(successors, log_beliefs, jnp.exp(log_evidence))
 
 
-def add_ahead(met: Met, ahead: Ahead) -> Met:
+def find(met: Met, ahead: Ahead) -> Int[Array, "place action outcome"]:
+    """The places of what may follow, -1 where it has not been met."""
+    followers = _keys(
+        ahead.states.ravel(), ahead.log_beliefs.reshape(-1, met.log_beliefs.shape[-1])
+    )
+    keys = jnp.concatenate([_keys(met.states, met.log_beliefs), followers])
+    _, group = jnp.unique(keys, axis=0, return_inverse=True, size=len(keys))
+    count = len(met.times)
+    places = jnp.where(met.times > 0, jnp.arange(count), -1)
+    place_of = jnp.full(len(keys), -1).at[group[:count]].max(places)
+    return place_of[group[count:]].reshape(ahead.states.shape)
+
+
+def add_ahead(met: Met, ahead: Ahead, informed: Float[Array, "context state"]) -> Met:
     """With those a step ahead, which count little: a value that was never learned is a guess."""
-    weights = (met.times / (met.times + 1))[:, None, None] * ahead.probs / 10
+    weights = (met.times > 0)[:, None, None] * ahead.probs / 10
     log_beliefs = ahead.log_beliefs.reshape(-1, met.log_beliefs.shape[-1])
-    return add(met, ahead.states.ravel(), log_beliefs, weights.ravel())
+    return add(met, ahead.states.ravel(), log_beliefs, weights.ravel(), informed)

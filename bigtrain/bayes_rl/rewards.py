@@ -25,13 +25,15 @@ class Numbers(NamedTuple):
     """What may differ between policies that are learned side by side.
 
     `reward` is a table of finite problems, and otherwise the weights, the bias, and what exploring
-    is worth. It is normalised by `baseline` and `scale`.
+    is worth. It is normalised by `baseline` and `scale`. `informed` is what an agent would get who
+    is told the context, normalised too: no belief is worth more. Finite problems know it.
     """
 
     reward: Any
     baseline: Float[np.ndarray | Array, "*member"]
     scale: Float[np.ndarray | Array, "*member"]
     learning_rate: Float[np.ndarray | Array, "*member"]
+    informed: Float[np.ndarray | Array, "*member context state"] | None
 
 
 class _Linear(NamedTuple):
@@ -71,22 +73,25 @@ def prepare(
 ) -> tuple[RewardModel, Numbers]:
     """The rewards of many members as one model and stacked numbers.
 
-    A baseline that is not given is what an agent who knew the context would get a step. Finite
-    problems can tell.
+    The baseline of a finite problem is what an agent who knew the context would get a step. For
+    others `baselines` says what is likely to be got.
     """
     if isinstance(cmdp, TabularCMDP):
         tables = np.stack([_table(cmdp, reward) for reward in rewards])
         scales = np.ptp(tables, axis=(1, 2))
         if not scales.all():
             raise ConfigError("A reward must not be the same everywhere: any policy would do.")
-        if baselines is None:
-            baselines = [_informed_reward(cmdp, table) for table in tables]
-        shift = np.asarray(baselines, np.float64)
+        informed = np.stack([plan(cmdp, table).values for table in tables])
+        first = informed @ np.asarray(cmdp.initial) @ np.asarray(cmdp.context_prior)
+        shift = (1 - cmdp.gamma) * first
+        informed = (informed - first[:, None, None]) / scales[:, None, None]
         numbers = (tables - shift[:, None, None]) / scales[:, None, None]
         model = RewardModel(cmdp, None)
     else:
+        informed = None
         model, numbers, shift, scales = _prepare_linear(cmdp, rewards, baselines)
-    stacked = Numbers(numbers, shift, scales, np.asarray(learning_rates, np.float64))
+    rates = np.asarray(learning_rates, np.float64)
+    stacked = Numbers(numbers, shift, scales, rates, informed)
     return model, jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), stacked)
 
 
@@ -126,8 +131,3 @@ def _table(
     cmdp: TabularCMDP, reward: PredictiveReward | ArrayLike
 ) -> Float[np.ndarray, "state action"]:
     return reward_table(cmdp, reward.table() if isinstance(reward, PredictiveReward) else reward)
-
-
-def _informed_reward(cmdp: TabularCMDP, table: Float[np.ndarray, "state action"]) -> float:
-    values = plan(cmdp, table).values @ np.asarray(cmdp.initial)
-    return float((1 - cmdp.gamma) * np.asarray(cmdp.context_prior) @ values)

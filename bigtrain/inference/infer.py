@@ -119,34 +119,41 @@ def infer_reward(
     if not seeds:
         raise ConfigError("`seed` must be a number or a sequence of them, got an empty one.")
     learner = make_learner(cmdp, demonstrations, config, filter)
-    settings = {"inference": config, "seeds": seeds}
     fingerprint = {"demonstrations": demonstrations.digest(), "problem": digest(cmdp)}
     run = Run(
         directory,
-        settings,
+        {"inference": config, "seeds": seeds},
         fingerprint=fingerprint,
         tensorboard=tensorboard,
         checkpoint_seconds=checkpoint_seconds,
     )
     with run:
-        keys = jnp.stack([jax.random.key(s) for s in seeds])
-        states = learning.init_seeds(learner, keys)
-        _, states = run.resume(states, phase="reward") or (0, states)
-        # Small matrices: more threads only get in each other's way, and badly on a busy machine.
-        with threadpoolctl.threadpool_limits(1, user_api="blas"):
-            states, history = _drive(learner, states, run, callbacks)
-            results = [
-                _result(learner, jax.tree.map(itemgetter(place), states), place, history)
-                for place in range(len(seeds))
-            ]
+        results = learn_reward(learner, seeds, run, callbacks)
+    return results[0] if isinstance(seed, int) else results
+
+
+def learn_reward(
+    learner: Learner, seeds: Sequence[int], run: Run, callbacks: Sequence[Callback] = ()
+) -> list[InferredReward]:
+    """What `infer_reward` does within a run, one result a seed."""
+    config = learner.config
+    states = learning.init_seeds(learner, jnp.stack([jax.random.key(s) for s in seeds]))
+    _, states = run.resume(states, phase="reward") or (0, states)
+    # Small matrices: more threads only get in each other's way, and badly on a busy machine.
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        states, history = _drive(learner, states, run, callbacks)
+        results = [
+            _result(learner, jax.tree.map(itemgetter(place), states), place, history)
+            for place in range(len(seeds))
+        ]
     if config.max_rounds and not all(result.settled for result in results):
         unsettled = [s for s, result in zip(seeds, results, strict=True) if not result.settled]
         warnings.warn(
             f"The reward did not settle within {config.max_rounds} rounds for the seeds "
             f"{unsettled}. Allow more `max_rounds` or a larger `tolerance`.",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return results[0] if isinstance(seed, int) else results
+    return results
 
 
 def make_learner(
@@ -181,24 +188,26 @@ def _drive(
 ) -> tuple[LearnerState, list[Event]]:
     """Both stages in chunks, with everybody told and checkpoints in between."""
     config = learner.config
-    history = run.events()
     stages: tuple[tuple[str, Callable, int, int], ...] = (
         ("features", learning.learn_features, 0, config.num_iterations),
         ("settling", learning.settle, config.num_iterations, config.max_rounds),
     )
-    for phase, advance, begin, total in stages:
-        size = next((n for n in range(min(_CHUNK, total), 0, -1) if total % n == 0), 1)
-        while (done := _steps_done(states)) < begin + total and not (
-            phase == "settling" and _all_at_rest(learner, states)
-        ):
-            states, metrics = advance(learner, states, size)
-            for event in _events(learner, phase, done - begin, total, metrics):
-                history.append(event._replace(total=None))
-                run.record(event)
-                for callback in callbacks:
-                    callback(event)
-            run.checkpoint(_steps_done(states), states, phase="reward")
-    run.checkpoint(_steps_done(states), states, force=True, phase="reward")
+    history = [event for event in run.events() if event.phase in ("features", "settling")]
+    try:
+        for phase, advance, begin, total in stages:
+            size = next((n for n in range(min(_CHUNK, total), 0, -1) if total % n == 0), 1)
+            while (done := _steps_done(states)) < begin + total and not (
+                phase == "settling" and _all_at_rest(learner, states)
+            ):
+                states, metrics = advance(learner, states, size)
+                for event in _events(learner, phase, done - begin, total, metrics):
+                    history.append(event._replace(total=None))
+                    run.record(event)
+                    for callback in callbacks:
+                        callback(event)
+                run.checkpoint(_steps_done(states), states, phase="reward")
+    finally:  # also when somebody interrupts
+        run.checkpoint(_steps_done(states), states, force=True, phase="reward")
     return states, history
 
 

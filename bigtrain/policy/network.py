@@ -28,7 +28,7 @@ class PolicyConfig:
     it can, but not for pictures, so that a robot's camera is all that the policy needs.
     """
 
-    network: NetworkConfig = NetworkConfig(width=128, depth=2)
+    network: NetworkConfig = NetworkConfig(width=256, depth=2)
     core: Core = "none"
     core_width: int = 64
     belief: BeliefKind = "auto"

@@ -1,0 +1,54 @@
+"""Bundles as files: written whole or not at all."""
+
+import os
+import secrets
+from pathlib import Path
+
+from bigtrain.bundle.container import check_size
+from bigtrain.bundle.content import dump_bundle, parse_bundle
+from bigtrain.bundle.model import Bundle
+from bigtrain.errors import BundleError, BundleWriteError
+from bigtrain.result import FitResult
+
+
+def save_bundle(result: FitResult, path: str | os.PathLike) -> None:
+    """Writes the bundle of a result to `path`. On any failure what was there stays as it was."""
+    target = Path(path).resolve()
+    if not target.parent.is_dir():
+        raise BundleWriteError(
+            f"A bundle must be written into a directory that exists, and `{target.parent}` is "
+            "none. Create it first."
+        )
+    data = dump_bundle(result)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def load_bundle(path: str | os.PathLike) -> Bundle:
+    """Reads a bundle. Nothing in the file is run, and any flaw of it is a `BundleError`."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            check_size(size)
+            return parse_bundle(file.read(size))
+        except BundleError as error:
+            raise type(error)(f"`{os.fspath(path)}` cannot be loaded. {error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the rename itself survive a power cut, where folders can be synced."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,164 @@
+"""A bundle in memory: a policy that is ready to run, and all that is known of it."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Shaped
+from scipy import special
+
+from bigtrain.bundle.policies import StorablePolicy
+from bigtrain.bundle.records import Certificate
+from bigtrain.cmdp import TabularCMDP
+from bigtrain.exploration import CostOfExploration, PredictiveReward
+from bigtrain.provenance import Provenance
+from bigtrain.result import Measured
+from bigtrain.successor import SuccessorNetwork
+
+
+@final
+@dataclass(frozen=True)
+class ArraySpec:
+    """What an observation looks like. Bounds hold for every number of it, both included.
+
+    `value_names` are those of 0, 1, 2, ... where an observation is the number of a state.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    minimum: float | None = None
+    maximum: float | None = None
+    value_names: tuple[str, ...] = ()
+
+
+class Explanation(NamedTuple):
+    """The present moment of a finite problem.
+
+    The reward predicted of each action here, its standard deviation, whether the action counts as
+    exploring, and the probability with which an expert who knew the context would take it.
+    """
+
+    state: str
+    reward_mean: Float[np.ndarray, " action"]
+    reward_deviation: Float[np.ndarray, " action"]
+    explores: Bool[np.ndarray, " action"]
+    expert: Float[np.ndarray, "context action"] | None
+
+
+class RewardTables(NamedTuple):
+    """The predictive reward of a finite problem: mean, standard deviation, exploration set."""
+
+    mean: Float[np.ndarray, "state action"]
+    deviation: Float[np.ndarray, "state action"]
+    explores: Bool[np.ndarray, "state action"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A policy, the reward and the problem it is for, and how it came about.
+
+    `digest` is the SHA-256 of the file in hexadecimal: bundles with equal digests act equally.
+    Where the problem is a simulator, `problem` is None, since simulators are code. So is an
+    exploration set that was a predicate of one, which `exploration_note` puts into words.
+    """
+
+    digest: str
+    observation: ArraySpec
+    action_names: tuple[str, ...]
+    context_names: tuple[str, ...]
+    context_prior: Float[np.ndarray, " context"]
+    gamma: float
+    reward_range: tuple[float, float]
+    weights: Float[np.ndarray, " feature"]
+    bias: float
+    covariance: Float[np.ndarray, "feature feature"]
+    scale: float
+    temperature: float
+    exploration: CostOfExploration | None
+    exploration_note: str
+    policy: StorablePolicy
+    problem: TabularCMDP | None
+    successor: SuccessorNetwork | None
+    expert: Float[np.ndarray, "context state action"] | None
+    provenance: Provenance
+    measured: Measured | None
+    certificate: Certificate | None
+
+    @functools.cached_property
+    def reward(self) -> PredictiveReward | None:
+        """The predictive reward; None where the problem is a simulator."""
+        if self.problem is None:
+            return None
+        return PredictiveReward(
+            self.problem,
+            self.weights,
+            self.bias,
+            self.covariance,
+            self.scale,
+            self.reward_range,
+            self.exploration,
+        )
+
+    @functools.cached_property
+    def reward_tables(self) -> RewardTables | None:
+        """The same as tables, with the exploration set."""
+        reward, problem = self.reward, self.problem
+        if reward is None or problem is None:
+            return None
+        mean = reward.table()
+        explores = np.zeros(mean.shape, bool)
+        if self.exploration is not None:
+            explores = self.exploration.mask(problem)
+        return RewardTables(mean, np.sqrt(np.maximum(reward.variance_table(), 0)), explores)
+
+    def explain(self, observation: Shaped[np.ndarray | Array, "..."]) -> Explanation | None:
+        """What there is to say of a moment, whatever came before it.
+
+        None where the problem is a simulator, and where no state looks like `observation`.
+        """
+        problem, tables = self.problem, self.reward_tables
+        if problem is None or tables is None:
+            return None
+        found, known = problem.identify(jnp.asarray(observation))
+        if not known:
+            return None
+        state = int(found)
+        return Explanation(
+            problem.state_names[state],
+            tables.mean[state],
+            tables.deviation[state],
+            tables.explores[state],
+            self._expert_in(problem, state),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """All but the large arrays, as JSON can hold it."""
+        from bigtrain.bundle.summary import summarise  # which knows this class
+
+        return summarise(self)
+
+    def _expert_in(
+        self, problem: TabularCMDP, state: int
+    ) -> Float[np.ndarray, "context action"] | None:
+        if self.expert is not None:
+            return self.expert[:, state]
+        if self.successor is None:
+            return None
+        found = np.asarray(_read_off(self.successor, problem, jnp.asarray(state)), np.float64)
+        found = found - found.mean(1, keepdims=True)  # what all actions share can be large
+        return special.softmax(found @ self.weights / self.temperature, axis=-1)
+
+
+@eqx.filter_jit
+def _read_off(
+    network: SuccessorNetwork, cmdp: TabularCMDP, state: Int[Array, ""]
+) -> Float[Array, "context action feature"]:
+    """Ψ of one state."""
+    features = jax.vmap(cmdp.features, (None, 0))(state, jnp.arange(cmdp.num_actions))
+    return network(cmdp.observe(state)[None], features[None])[:, 0]
