@@ -11,7 +11,6 @@ from typing import NamedTuple, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.arrays import ArrayLike
@@ -63,10 +62,10 @@ class Posterior(BeliefTracker):
             self.core = eqx.nn.GRUCell(width + num_actions, core_width, key=keys[2])
         inputs = 2 * width + num_actions + (core_width or 0)
         self.evidence = Trunk((inputs, *[width] * config.depth), key=keys[3])
-        num_contexts = len(np.asarray(context_prior))
-        head = eqx.nn.Linear(width, num_contexts, key=keys[4])
+        prior = jnp.asarray(context_prior, jnp.float32)
+        head = eqx.nn.Linear(width, len(prior), key=keys[4])
         self.head = eqx.tree_at(lambda h: h.weight, head, jnp.zeros_like(head.weight))
-        self.log_prior = clip_log_belief(jnp.log(jnp.asarray(context_prior, jnp.float32)))
+        self.log_prior = clip_log_belief(jnp.log(prior))
 
     def init(self) -> PosteriorState:
         width = self.entry.layers[-1].out_features
