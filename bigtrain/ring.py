@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from bigtrain.devices import spread
+
 
 class Ring(NamedTuple):
     """The latest items, one a leading index; `num_added` counts all there ever were."""
@@ -37,4 +39,4 @@ def sample(ring: Ring, key: PRNGKeyArray, count: int) -> Any:
     capacity = len(jax.tree.leaves(ring.items)[0])
     filled = jnp.minimum(ring.num_added, capacity)
     chosen = jax.random.randint(key, (count,), 0, filled)
-    return jax.tree.map(lambda leaf: leaf[chosen], ring.items)
+    return spread(jax.tree.map(lambda leaf: leaf[chosen], ring.items))

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bigtrain.belief import Filter
 from bigtrain.cmdp import CMDP, State, TabularCMDP
+from bigtrain.devices import spread
 from bigtrain.policy import NO_ACTION, ValueNetwork
 
 
@@ -128,4 +129,6 @@ def roll_out(
     keys = jax.random.split(key_steps, shape)
     begin = jax.tree.map(lambda leaf: leaf[-1], (firsts, contexts))
     draws = jnp.stack([choices, jnp.broadcast_to(epsilons, shape)], axis=-1)
-    return jax.vmap(one, (0, 0, 1))(*begin, (keys, draws, contexts, firsts))
+    begin = spread(begin)
+    inputs = spread((keys, draws, contexts, firsts), axis=1)
+    return jax.vmap(one, (0, 0, 1))(*begin, inputs)

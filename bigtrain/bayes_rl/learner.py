@@ -214,9 +214,8 @@ def _settle(
     key, key_lanes, key_solve = jax.random.split(state.key, 3)
     network = state.average.values
     fresh = _roll_out(learner, network, key_lanes, config.lanes.epsilon_end)
-    solved, state = _solve(
-        learner, network, _remember(state, numbers, fresh), numbers, fresh, key_solve
-    )
+    state = _remember(state, numbers, fresh)
+    solved = _solve(learner, network, state, numbers, fresh, key_solve)
     late = state.step - config.num_iterations - PLAIN_ROUNDS
     share = jnp.where(late < 0, 1.0, 2 / (late + 2))
     change = solved.head - network.head

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bigtrain.bayes_rl.lanes import Lanes
 from bigtrain.cmdp import TabularCMDP
+from bigtrain.devices import spread
 from bigtrain.policy.posterior import LEAST_LOG_PROB
 
 _RESOLUTION = 1e-3
@@ -88,7 +89,7 @@ def sample(met: Met, key: PRNGKeyArray, count: int) -> Int[Array, " chosen"]:
     """Some of their places, drawn by weight."""
     cumulative = jnp.cumsum(weigh(met))
     draws = jax.random.uniform(key, (count,)) * cumulative[-1]
-    return jnp.searchsorted(cumulative, draws, side="right")
+    return spread(jnp.searchsorted(cumulative, draws, side="right"))
 
 
 class Ahead(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgpack
 
-from bigtrain.bundle.limits import MAX_BYTES, MAX_DEPTH, MAX_LIST, MAX_MAP, MAX_TEXT
+from bigtrain.bundle.limits import MAX_BYTES, MAX_TEXT
+from bigtrain.bundle.survey import survey
 from bigtrain.errors import (
     BundleDigestError,
     BundleLimitError,
@@ -86,50 +87,26 @@ def _pack(content: Any) -> bytes:
         raise BundleLimitError("A whole number must fit 64 bits to be stored.") from error
 
 
+def _sort(content: Any) -> Any:
+    """The same with the keys of every map in order."""
+    if isinstance(content, dict):
+        if not all(isinstance(key, str) for key in content):
+            raise BundleStructureError("The keys of every map must be text.")
+        return {key: _sort(content[key]) for key in sorted(content)}
+    if isinstance(content, list):
+        return [_sort(part) for part in content]
+    return content
+
+
 def _unpack(payload: memoryview) -> Any:
+    survey(payload)
     try:
-        content = msgpack.unpackb(
-            payload,
-            strict_map_key=True,
-            max_array_len=MAX_LIST,  # msgpack takes memory for a list before it has seen it
-            max_map_len=MAX_MAP,
-            max_str_len=MAX_TEXT,
-            max_bin_len=len(payload),
-            max_ext_len=0,
-        )
-    except msgpack.StackError as error:
-        raise _too_deep() from error
+        content = msgpack.unpackb(payload, max_str_len=MAX_TEXT)
     except (ValueError, msgpack.UnpackException) as error:
-        raise BundleStructureError(
-            f"The payload must be msgpack within the limits of a bundle ({error})."
-        ) from error
+        raise BundleStructureError(f"The payload must be msgpack ({error}).") from error
     if _pack(content) != payload:
         raise BundleStructureError(
             "The payload must be spelled as we do, with sorted keys, each once, and every value "
             "in its shortest form."
         )
     return content
-
-
-def _sort(content: Any, depth: int = 1) -> Any:
-    """The same with the keys of every map in order."""
-    if isinstance(content, dict):
-        content = {key: content[key] for key in sorted(content)}
-        parts = content.items()
-    elif isinstance(content, list):
-        content = list(content)
-        parts = enumerate(content)
-    else:
-        return content
-    if depth > MAX_DEPTH:
-        raise _too_deep()
-    for place, part in parts:
-        if isinstance(part, dict | list):
-            content[place] = _sort(part, depth + 1)
-    return content
-
-
-def _too_deep() -> BundleLimitError:
-    return BundleLimitError(
-        f"Maps and lists must not be within each other more than {MAX_DEPTH} deep."
-    )

@@ -163,11 +163,10 @@ def _write_spec(spec: ArraySpec) -> dict[str, Any]:
 
 
 def _read_spec(fields: Fields) -> ArraySpec:
-    shape = fields.integers("shape", 1, MAX_OBSERVATION)
-    if len(shape) >= MAX_RANK or math.prod(shape) > MAX_OBSERVATION:
+    shape = fields.integers("shape", 1, MAX_OBSERVATION, most=MAX_RANK - 1)
+    if math.prod(shape) > MAX_OBSERVATION:
         raise BundleLimitError(
-            f"`{fields.where}` must have at most {MAX_OBSERVATION:,} numbers, in fewer than "
-            f"{MAX_RANK} axes, got the shape {shape}."
+            f"`{fields.where}` must have at most {MAX_OBSERVATION:,} numbers, got {shape}."
         )
     low, high = (fields.optional(name, fields.number) for name in ("minimum", "maximum"))
     if (low is None) != (high is None) or (low is not None and high is not None and low > high):

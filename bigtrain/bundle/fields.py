@@ -103,9 +103,14 @@ class Fields:
         """A whole number from `low` to `high`."""
         return self._check_integer(name, self._take(name, int), low, high)
 
-    def integers(self, name: str, low: int, high: int) -> tuple[int, ...]:
-        """A list of whole numbers from `low` to `high`."""
-        return tuple(self._check_integer(name, v, low, high) for v in self._take(name, list))
+    def integers(self, name: str, low: int, high: int, *, most: int) -> tuple[int, ...]:
+        """A list of at most so many whole numbers from `low` to `high`."""
+        values = self._take(name, list)
+        if len(values) > most:
+            raise BundleLimitError(
+                f"`{self.path(name)}` must have at most {most} entries, got {len(values)}."
+            )
+        return tuple(self._check_integer(name, value, low, high) for value in values)
 
     def text(self, name: str, limit: int = MAX_TEXT) -> str:
         """Printable text of at most `limit` characters."""
@@ -146,10 +151,8 @@ class Fields:
         """An array of finite numbers, read-only, of this dtype and shape where they are given."""
         path, record = self.path(name), self.fields(name)
         stored = record.choice("dtype", DTYPES)
-        axes = record.integers("shape", 1, INTEGERS[1])
+        axes = record.integers("shape", 1, INTEGERS[1], most=MAX_RANK)
         data = record._take("data", bytes)
-        if len(axes) > MAX_RANK:
-            raise BundleLimitError(f"`{path}` must have at most {MAX_RANK} axes, got {len(axes)}.")
         needed = math.prod(axes) * np.dtype(stored).itemsize
         if len(data) != needed:
             raise BundleShapeError(

@@ -6,11 +6,8 @@ MAX_BYTES = 1 << 30
 MAX_DEPTH = 16
 """Maps and lists within each other."""
 
-MAX_LIST = 16
-"""Entries of a list, such as the axes of an array or the layers of an encoder."""
-
-MAX_MAP = 4_096
-"""Entries of a map."""
+MAX_VALUES = 1 << 16
+"""Values in a file, keys and maps and lists included; an array has about ten."""
 
 MAX_TEXT = 1 << 24
 """Bytes of a text, such as all names of states together."""
@@ -31,4 +28,4 @@ MAX_WIDTH = 1 << 16
 """Units or channels of a layer."""
 
 MAX_LAYERS = 64
-"""Fully connected layers of a network."""
+"""Layers of a network, of each kind."""

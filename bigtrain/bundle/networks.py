@@ -88,9 +88,9 @@ def read_network(fields: Fields, kind: type[Network], interface: Interface) -> A
         config = NetworkConfig(
             fields.integer("width", 2, MAX_WIDTH),
             fields.integer("depth", 1, MAX_LAYERS),
-            fields.integers("channels", 1, MAX_WIDTH),
-            fields.integers("kernels", 1, MAX_WIDTH),
-            fields.integers("strides", 1, MAX_WIDTH),
+            fields.integers("channels", 1, MAX_WIDTH, most=MAX_LAYERS),
+            fields.integers("kernels", 1, MAX_WIDTH, most=MAX_LAYERS),
+            fields.integers("strides", 1, MAX_WIDTH, most=MAX_LAYERS),
         )
         core_width = fields.optional("core_width", lambda n: fields.integer(n, 1, MAX_WIDTH))
         skeleton = _skeleton(kind, Architecture(config, core_width), interface)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 from bigtrain import irl
 from bigtrain.belief import Filter
 from bigtrain.cmdp import CMDP
+from bigtrain.devices import spread
 from bigtrain.experience import Experience, Memory, show, simulate
 from bigtrain.inference.config import InferenceConfig
 from bigtrain.irl import ExpertData
@@ -269,7 +270,7 @@ def _roll_out(learner: Learner, state: LearnerState, key: PRNGKeyArray) -> Memor
             horizon=settings.horizon,
             epsilon=settings.epsilon,
         )
-    )(jax.random.split(key, settings.num_environments))
+    )(spread(jax.random.split(key, settings.num_environments)))
     return learner.experience.add(state.memory, episodes)
 
 

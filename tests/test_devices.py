@@ -1,0 +1,59 @@
+"""Several devices: the same results as with one, up to the order of floating-point sums."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+LEARN = textwrap.dedent(
+    """
+    import json, sys
+    import jax, numpy as np
+    from bigtrain import bayes_rl, envs
+    from bigtrain.bayes_rl import BayesRLConfig, LanesConfig, learner as learning
+    from bigtrain.bayes_rl.learn import make_learner
+    from bigtrain.bayes_rl.rewards import prepare
+    from bigtrain.networks import NetworkConfig
+    from bigtrain.policy import PolicyConfig
+
+    env = envs.make("tiger-treasure")
+    model = PolicyConfig(network=NetworkConfig(width=16), belief=sys.argv[1])
+    lanes = LanesConfig(num_environments=16, horizon=8, batch_size=16, hyperstate_batch_size=32)
+    config = BayesRLConfig(model=model, lanes=lanes, num_iterations=4, num_updates=2)
+    rewards, numbers = prepare(env, [env.task.reward], [1e-3], None)
+    ready = make_learner(env, rewards, config)
+    states = learning.init_members(ready, jax.numpy.stack([jax.random.key(0)]))
+    states, metrics = learning.learn_features(ready, states, numbers, 4)
+    spread = {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(states.lanes)}
+    leaves = [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(states.average)]
+    print(json.dumps([jax.device_count(), max(spread), leaves, np.asarray(metrics.loss).tolist()]))
+    """
+)
+
+
+def learn(num_devices: int, belief: str) -> list:
+    flags = f"--xla_force_host_platform_device_count={num_devices}"
+    environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", LEARN, belief],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("belief", ["exact", "learned"])
+def test_four_devices_learn_what_one_does(belief):
+    count, _, alone, loss = learn(1, belief)
+    assert count == 1
+    count, used, together, losses = learn(4, belief)
+    assert count == 4 and used == 4
+    np.testing.assert_allclose(losses, loss, rtol=1e-3, atol=1e-6)
+    for one, four in zip(alone, together, strict=True):
+        # Adam divides by small second moments, which lets the order of sums show.
+        np.testing.assert_allclose(four, one, rtol=1e-2, atol=1e-3)
