@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bigtrain import CostOfExploration, Fixed, TabularCMDP, demonstrate, envs, exact, regret
-from bigtrain.bayes_rl import BayesRLConfig
+from bigtrain.bayes_rl import BayesRLConfig, learn_policy
 from bigtrain.envs.tiger_treasure import LISTEN, S0, ST
 from bigtrain.evaluate import Regret, never_exploring_value
 from bigtrain.exploration import predictive_reward
@@ -115,8 +115,6 @@ def make_problem() -> Problem:
 
 def ours(problem: Problem, seed: int) -> Outcome:
     """Phase 3, from nothing; it stops by itself at the bound."""
-    from bigtrain.bayes_rl import learn_policy  # pyright: ignore[reportAttributeAccessIssue]
-
     jax.clear_caches()
     started = time.perf_counter()
     config = BayesRLConfig(target_regret=BOUND)

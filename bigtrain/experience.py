@@ -226,13 +226,14 @@ class ReplayedExperience(Experience):
 
     def init(self) -> Ring:
         state = jax.eval_shape(self.cmdp.reset, jax.random.key(0), jnp.asarray(0))
-        like = Episodes(
-            jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct((self.horizon + 1, *leaf.shape), leaf.dtype),
-                state,
-            ),
-            jax.ShapeDtypeStruct((self.horizon,), jnp.int32),
-            jax.ShapeDtypeStruct((self.cmdp.num_contexts,), jnp.float32),
+        like = jax.eval_shape(
+            lambda: Episodes(
+                jax.tree.map(
+                    lambda leaf: jnp.zeros((self.horizon + 1, *leaf.shape), leaf.dtype), state
+                ),
+                jnp.zeros(self.horizon, jnp.int32),
+                jnp.zeros(self.cmdp.num_contexts),
+            )
         )
         return ring.empty(like, self.capacity)
 

@@ -82,6 +82,7 @@ def sweep(
     it, and no more than to one who is told the context.
     """
     cmdp = learner.cmdp
+    assert numbers.informed is not None
     places = find(met, ahead)
     guessed = (hidden_of(cmdp, network, ahead.states, ahead.log_beliefs) @ network.head.T).max(-1)
     told = (jnp.exp(ahead.log_beliefs) * numbers.informed.T[ahead.states]).sum(-1)

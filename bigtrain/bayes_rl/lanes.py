@@ -127,8 +127,7 @@ def roll_out(
         return jax.lax.scan(advance, lane, inputs)[1]
 
     keys = jax.random.split(key_steps, shape)
-    begin = jax.tree.map(lambda leaf: leaf[-1], (firsts, contexts))
     draws = jnp.stack([choices, jnp.broadcast_to(epsilons, shape)], axis=-1)
-    begin = spread(begin)
+    first, context = spread(jax.tree.map(lambda leaf: leaf[-1], (firsts, contexts)))
     inputs = spread((keys, draws, contexts, firsts), axis=1)
-    return jax.vmap(one, (0, 0, 1))(*begin, inputs)
+    return jax.vmap(one, (0, 0, 1))(first, context, inputs)

@@ -30,7 +30,7 @@ from bigtrain.exact.bayes import BayesConfig, BayesSolution, solve_bayes
 from bigtrain.exploration import PredictiveReward
 from bigtrain.policy import FilterTracker, NetworkPolicy
 from bigtrain.rollout import rollout
-from bigtrain.runs import Callback, Event, Run
+from bigtrain.runs import Callback, Event, Run, metric_values
 
 _VALUE_TOLERANCE = 1e-7
 """What weighs less is not followed when a policy is valued, as a share of all there is."""
@@ -102,6 +102,18 @@ def learn_policies(
             judge.conclude(make_policy(learner, numbers, best.networks, place), place, history)
             for place in range(len(seeds))
         ]
+
+
+def learn_policy(
+    cmdp: CMDP,
+    reward: PredictiveReward | ArrayLike,
+    *,
+    config: BayesRLConfig = BayesRLConfig(),
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> LearnedPolicy:
+    """Learns the Bayes policy for one reward; see `learn_policies` for many, and for more."""
+    return learn_policies(cmdp, [reward], config=config, seeds=[seed], callbacks=callbacks)[0]
 
 
 def make_learner(
@@ -209,8 +221,8 @@ class _Player:
         self, policy: NetworkPolicy, place: int, history: Sequence[Event]
     ) -> LearnedPolicy:
         own = _of_member(history, place)
-        returns = [event.metrics["return"] for event in own if "return" in event.metrics]
-        return LearnedPolicy(policy, None, None, max(map(float, returns)), own)
+        best = max(metric_values("return", event.metrics["return"]).item() for event in own)
+        return LearnedPolicy(policy, None, None, best, own)
 
 
 _EPISODES, _TIMES_HORIZON = 256, 3

@@ -1,8 +1,10 @@
 """The two stages of phase 3 as pure functions of a state, compiled, with members by `vmap`.
 
 A member is a seed with its numbers: a reward, a learning rate. *Features*: ε-greedy lanes, and
-gradient updates of a dueling network by double Q-learning. *Settling*: all layers but the last are
-kept, and the head is put where the expected update vanishes, with fresh lanes in between.
+gradient updates of a dueling network. In a finite problem it regresses on the values of the
+hyperstates met, which sweeps find; in any other it learns by double Q-learning. *Settling*, which
+only the latter need: all layers but the last are kept, and the head is put where the expected
+update vanishes, with fresh lanes in between.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +23,7 @@ from bigtrain.bayes_rl.lanes import Lanes, look, roll_out, wander
 from bigtrain.bayes_rl.met import Met
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel
 from bigtrain.belief import Filter
-from bigtrain.cmdp import CMDP
+from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.policy import Posterior, ValueNetwork
 from bigtrain.policy.posterior import clip_log_belief
 from bigtrain.ring import Ring
@@ -155,7 +157,7 @@ def settle(
 def _iterate(
     learner: Learner, state: LearnerState, numbers: Numbers
 ) -> tuple[LearnerState, Metrics]:
-    """A roll-out, updates by gradient, and the head by least squares."""
+    """A roll-out, and updates by gradient."""
     config, settings = learner.config, learner.config.lanes
     key, key_lanes, key_updates = jax.random.split(state.key, 3)
     progress = state.step / max(1, config.num_iterations)
@@ -167,6 +169,7 @@ def _iterate(
     rate = numbers.learning_rate * decay
     goals = None
     if state.met is not None:
+        assert isinstance(learner.cmdp, TabularCMDP) and numbers.informed is not None
         ahead = hyperstates.look_ahead(learner.cmdp, state.met)
         goals = backups.sweep(learner, state.average.values, numbers, state.met, ahead)
         met = hyperstates.add_ahead(goals[0], ahead, numbers.informed)
@@ -227,7 +230,7 @@ def _settle(
 
 def _remember(state: LearnerState, numbers: Numbers, fresh: Lanes) -> LearnerState:
     met = state.met
-    if met is not None:
+    if met is not None and numbers.informed is not None:
         met = hyperstates.add_lanes(met, fresh, numbers.informed)
     return state._replace(lanes=ring.push(state.lanes, fresh), met=met)
 

@@ -30,10 +30,10 @@ class Numbers(NamedTuple):
     """
 
     reward: Any
-    baseline: Float[np.ndarray | Array, "*member"]
-    scale: Float[np.ndarray | Array, "*member"]
-    learning_rate: Float[np.ndarray | Array, "*member"]
-    informed: Float[np.ndarray | Array, "*member context state"] | None
+    baseline: Float[Array, "*member"]
+    scale: Float[Array, "*member"]
+    learning_rate: Float[Array, "*member"]
+    informed: Float[Array, "*member context state"] | None
 
 
 class _Linear(NamedTuple):
@@ -90,9 +90,8 @@ def prepare(
     else:
         informed = None
         model, numbers, shift, scales = _prepare_linear(cmdp, rewards, baselines)
-    rates = np.asarray(learning_rates, np.float64)
-    stacked = Numbers(numbers, shift, scales, rates, informed)
-    return model, jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), stacked)
+    parts = (numbers, shift, scales, np.asarray(learning_rates), informed)
+    return model, Numbers(*jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), parts))
 
 
 def _prepare_linear(

@@ -1,6 +1,5 @@
 """`bigtrain envs` and `bigtrain inspect`: what there is, and what is in a file."""
 
-import inspect
 from dataclasses import dataclass
 from typing import final
 
@@ -55,12 +54,11 @@ class Inspect(Command):
 
 def _describe(name: str) -> dict:
     env = envs.make(name)
-    about = inspect.getdoc(envs._builder(name)) or ""
     return {
         "name": name,
         "states": env.num_states,
         "actions": env.num_actions,
         "contexts": env.num_contexts,
         "options": envs.options(name),
-        "description": about.partition("\n")[0],
+        "description": envs.describe(name),
     }

@@ -11,7 +11,7 @@ from bigtrain.envs.tiger_maze import tiger_maze
 from bigtrain.envs.tiger_treasure import tiger_treasure
 from bigtrain.errors import CMDPError
 
-__all__ = ["make", "names", "options"]
+__all__ = ["describe", "make", "names", "options"]
 
 _REGISTRY = {
     "tiger-treasure": tiger_treasure,
@@ -33,6 +33,11 @@ def options(name: str) -> dict[str, Any]:
         option: parameter.default
         for option, parameter in inspect.signature(_builder(name)).parameters.items()
     }
+
+
+def describe(name: str) -> str:
+    """What the environment is, in a line."""
+    return (inspect.getdoc(_builder(name)) or "").partition("\n")[0]
 
 
 def make(name: str, **chosen: Any) -> TabularCMDP:
