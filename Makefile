@@ -23,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(TRAIN)  ## See it work: the main job of the project, in a minute
+demo: $(TRAIN)  ## See it work: the main job of the project, in a minute or two
 	@$(BIN)/python examples/demo.py
 
 test: $(DEV)  ## Run the tests

@@ -1,7 +1,8 @@
 """BIG: learn from an expert who saw more than you ever will.
 
 State a problem (`envs.make`, `TabularCMDP`), collect demonstrations (`demonstrate`,
-`Demonstrations.load`), say what exploring may cost (`CostOfExploration`), and `solve` it.
+`Demonstrations.load`), say what exploring may cost (`CostOfExploration`), and `fit` a policy, or
+`solve` for it where the problem is finite.
 """
 
 from bigtrain import baselines, bayes_rl, envs, errors, exact, inference, runs

@@ -1,7 +1,8 @@
 """Several devices: environments and batches laid out over all of them.
 
-Where JAX has one device nothing changes. Where it has several, the axis of lanes is split between
-them and the compiler does the rest; results are the same up to the order of floating-point sums.
+Where a process has one device nothing changes. Where it has several, the axis of lanes is split
+between them and the compiler does the rest; results are the same up to the order of floating-point
+sums. Devices of other processes are theirs: each process learns its own seeds.
 """
 
 from typing import TypeVar
@@ -17,7 +18,7 @@ AXIS = "lanes"
 
 def spread(tree: Tree, axis: int = 0) -> Tree:
     """Splits an axis of every array between the devices, if it divides evenly."""
-    devices = jax.devices()
+    devices = jax.local_devices()
     if len(devices) == 1:
         return tree
     mesh = Mesh(np.array(devices), (AXIS,))

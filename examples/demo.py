@@ -1,20 +1,27 @@
 """Why copying the expert fails, and what BIG does instead, on tiger-treasure.
 
 An expert who knows where the tiger is opens the other door. The agent that learns from it does not
-know, and must decide how long to listen first. Run it with `make demo`.
+know, and must decide how long to listen first. What is best is computed exactly, then learned by
+networks, written to a bundle, read back and compared. Run it with `make demo`.
 """
+
+import tempfile
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import bigtrain
-from bigtrain import CostOfExploration, Uniform, baselines, envs
+from bigtrain import CostOfExploration, Demonstrations, TabularCMDP, Task, Uniform, baselines, envs
+from bigtrain.bundle import Bundle, render
 from bigtrain.evaluate import Estimate, Evaluation
 from bigtrain.policy import Policy, PrivilegedPolicy
+from bigtrain.result import FitResult
 
 EPISODES, HORIZON, SEEDS = 1_000, 100, [0, 1, 2, 3, 4]
 KS = (-4.0, -1.0, 0.5, 0.9, 0.98)
+K_LEARNED = 0.5
 K_WIDTH = 0.02
 
 Agent = Policy | PrivilegedPolicy
@@ -22,7 +29,7 @@ Results = dict[str, tuple[Evaluation, Evaluation]]
 
 
 def main() -> None:
-    """Demonstrates, infers, solves, plays and prints."""
+    """Demonstrates, computes what is best, plays it, and learns the same by networks."""
     console = Console()
     env = envs.make("tiger-treasure")
     task = env.task
@@ -32,10 +39,40 @@ def main() -> None:
         f"\nAn expert who sees the tiger shows the task {len(demonstrations)} times. "
         "It never listens.\n"
     )
+    solved, results = compute(console, env, task, demonstrations)
+    exact = solved[K_LEARNED]
+    wants = "  ".join(
+        f"{name} {reward:.1f}"
+        for name, reward in zip(env.state_names, exact.reward.irl_table()[:, 0], strict=True)
+    )
+    console.print(f"What it wants, inferred and stretched to {task.reward_range}:\n  {wants}\n")
+    console.print(results_table(results))
+    console.print(
+        "\nNothing the expert does shows what listening is worth, so its copy and plain inverse "
+        "RL gamble. BIG takes a prior over it, k times the best reward a step, and listens just "
+        "as long as that pays: k near 1 makes a cautious agent, k far below 0 a rash one. Exact "
+        "figures are computed, the others played, with their standard error over seeds.\n\n"
+        f"Now the same by networks, for k around {K_LEARNED:g}, from the same demonstrations:\n"
+    )
+    bundle = learn(console, env, task, demonstrations)
+    console.print("\nThe bundle, written, read back, and shown as by `bigtrain inspect`:\n")
+    console.print(render(bundle))
+    console.print(comparison_table(env, exact, bundle))
+    console.print(
+        "\nThe learned policy is the one from the bundle. Regret is by the exact reward: 0 for the "
+        "best there is, 1 for the best that never listens.\n"
+    )
+
+
+def compute(
+    console: Console, env: TabularCMDP, task: Task, demonstrations: Demonstrations
+) -> tuple[dict[float | None, FitResult], Results]:
+    """The exact results by k, and how all agents play."""
     agents: dict[str, Agent] = {
         "the expert": bigtrain.plan_expert(env, task.reward),
         "a copy of the expert": baselines.clone(env, demonstrations),
     }
+    solved: dict[float | None, FitResult] = {}
     results: Results = {}
     with Progress(
         TextColumn("{task.description:<32}", markup=False),
@@ -45,18 +82,16 @@ def main() -> None:
         transient=True,
     ) as progress:
         bar = progress.add_task("solving", total=2 * (1 + len(KS)) + len(agents))
-        reward = None
         for k in (None, *KS):
             name = "inverse RL, no prior" if k is None else f"BIG, k around {k:g}"
             progress.update(bar, description=f"solving: {name}")
-            prior = None
-            if k is not None:
-                around = Uniform(k - K_WIDTH, k + K_WIDTH)
-                prior = CostOfExploration(task.exploration_states, k=around)
-            solved = bigtrain.solve(
-                env, demonstrations, reward_range=task.reward_range, exploration=prior
+            solved[k] = bigtrain.solve(
+                env,
+                demonstrations,
+                reward_range=task.reward_range,
+                exploration=None if k is None else price(task, k),
             )
-            agents[name], reward = solved.policy, solved.reward.irl_table()[:, 0]
+            agents[name] = solved[k].policy
             progress.advance(bar)
         for name, agent in agents.items():
             progress.update(bar, description=f"playing: {name}")
@@ -65,16 +100,30 @@ def main() -> None:
                 bigtrain.evaluate_exactly(agent, env, horizon=HORIZON),
             )
             progress.advance(bar)
-    assert reward is not None
-    wants = "  ".join(f"{n} {r:.1f}" for n, r in zip(env.state_names, reward, strict=True))
-    console.print(f"What it wants, inferred and stretched to {task.reward_range}:\n  {wants}\n")
-    console.print(results_table(results))
-    console.print(
-        "\nNothing the expert does shows what listening is worth, so its copy and plain inverse "
-        "RL gamble. BIG takes a prior over it, k times the best reward a step, and listens just "
-        "as long as that pays: k near 1 makes a cautious agent, k far below 0 a rash one. Exact "
-        "figures are computed, the others played, with their standard error over seeds.\n"
-    )
+    return solved, results
+
+
+def learn(console: Console, env: TabularCMDP, task: Task, demonstrations: Demonstrations) -> Bundle:
+    """All three phases by networks, to a file and back."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        bigtrain.runs.Progress(console) as progress,
+    ):
+        path = Path(folder) / "tiger.big"
+        bigtrain.fit(
+            env,
+            demonstrations,
+            reward_range=task.reward_range,
+            exploration=price(task, K_LEARNED),
+            callbacks=[progress],
+        ).save(path)
+        return bigtrain.load_bundle(path)
+
+
+def price(task: Task, k: float) -> CostOfExploration:
+    """A step of listening is worth about `k` times the best reward."""
+    around = Uniform(k - K_WIDTH, k + K_WIDTH)
+    return CostOfExploration(task.exploration_states, k=around)
 
 
 def results_table(results: Results) -> Table:
@@ -91,6 +140,25 @@ def results_table(results: Results) -> Table:
             show(played.exploring, 2),
             show(exact.exploring, 2),
             show(exact.total_return, 2),
+        )
+    return table
+
+
+def comparison_table(env: TabularCMDP, exact: FitResult, bundle: Bundle) -> Table:
+    """The learned policy beside the exact one, both valued exactly."""
+    table = Table(title="learned and exact", min_width=78)
+    table.add_column("who", no_wrap=True)
+    for column in ("finds gold", "listens", "return", "regret"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for way, policy in (("exact", exact.policy), ("learned", bundle.policy)):
+        valued = bigtrain.evaluate_exactly(policy, env, horizon=HORIZON)
+        regret = bigtrain.regret(policy, env, reward=exact.reward).normalised
+        table.add_row(
+            f"BIG, {way}, k around {K_LEARNED:g}",
+            show(valued.success, 4),
+            show(valued.exploring, 2),
+            show(valued.total_return, 2),
+            f"{regret:.4f}",
         )
     return table
 

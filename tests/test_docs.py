@@ -60,3 +60,6 @@ def test_the_readme_shows_what_the_demo_computes():
     assert exact["BIG, k around 0.5"] == ("0.9698", "2.68")
     assert exact["BIG, k around 0.9"] == ("0.9945", "4.24")
     assert exact["BIG, k around 0.98"] == ("0.9990", "5.70")
+    learned = {row[0]: row[1:] for row in rows}
+    want = ["0.9698", "2.68", "3.99", "0.0000"]
+    assert learned["BIG, learned, k around 0.5"] == learned["BIG, exact, k around 0.5"] == want

@@ -56,9 +56,7 @@ class Progress:
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
-        for phase, task in self._tasks.items():
-            if not self._live and self._printed[phase][0] != task.completed:
-                self._print(phase)
+        self._print_last()
 
     def __call__(self, event: Event) -> None:
         before, self._now = self._now, self._console.get_time()
@@ -68,6 +66,7 @@ class Progress:
             task = self._tasks[event.phase]
             self._bars.update(task.id, completed=event.step, total=event.total, **fields)
         else:
+            self._print_last()
             self._bars.add_task(event.phase, completed=event.step, total=event.total, **fields)
             task = self._tasks[event.phase] = self._bars.tasks[-1]
             task.start_time = before  # the work for the first event counts too
@@ -75,6 +74,12 @@ class Progress:
             _, when = self._printed.get(event.phase, (None, -math.inf))
             if self._now - when >= self._every_seconds or event.step == event.total:
                 self._print(event.phase)
+
+    def _print_last(self) -> None:
+        """The last line of phases that ended early."""
+        for phase, task in self._tasks.items():
+            if not self._live and self._printed[phase][0] != task.completed:
+                self._print(phase)
 
     def _describe(self, event: Event) -> str:
         names = list(event.metrics)[:_MOST_METRICS] if self._metrics is None else self._metrics
