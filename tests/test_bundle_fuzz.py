@@ -167,21 +167,23 @@ def fuzz(count: int, seed: int) -> tuple[collections.Counter, int]:
     mutations, weights = list(MUTATIONS), np.array(list(MUTATIONS.values()), float)
     outcomes: collections.Counter = collections.Counter()
     most = 0
+    tracemalloc.start()
     for index in range(count):
         mutation = mutations[rng.choice(len(mutations), p=weights / weights.sum())]
         data = mutation(rng, (EXACT, LEARNED)[index % 2])
-        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
         try:
             loaded = parse_bundle(data)
         except BundleError as error:
             outcomes[type(error).__name__] += 1
             continue
         finally:
-            most = max(most, tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
+            most = max(most, tracemalloc.get_traced_memory()[1] - before)
         if outcomes["loaded"] % SOUND_EVERY == 0:
             check_sound(loaded)
         outcomes["loaded"] += 1
+    tracemalloc.stop()
     return outcomes, most
 
 

@@ -51,9 +51,9 @@ class BayesRLConfig:
     rate decays to 0 along a cosine over all of them if `decay`. The target network follows at
     `target_rate` an update, the averaged one, which acts in the end, at `average_rate`.
 
-    A finite problem's values are known for the hyperstates met, `num_hyperstates` at most, by
-    `num_sweeps` backups of all of them an iteration; the network learns these. Any other learns
-    from what followed, and then has a second stage: a round is a roll-out and a solve for the
+    With `sweep` a finite problem's values are known for the hyperstates met, `num_hyperstates` at
+    most, by `num_sweeps` backups of all of them an iteration; the network learns these. Without,
+    and in any other problem, it learns from what followed, and then has a second stage: a round is a roll-out and a solve for the
     head, which `ridge` and `proximity` steady.
 
     Learning ends early when the certified normalised regret is at most `target_regret` in a finite
@@ -71,6 +71,7 @@ class BayesRLConfig:
     target_rate: float = 0.02
     average_rate: float = 0.01
     max_rounds: int = 60
+    sweep: bool = True
     num_hyperstates: int = 512
     num_sweeps: int = 100
     ridge: float = 1e-3
@@ -83,7 +84,7 @@ class BayesRLConfig:
         for name in ("num_iterations", "max_rounds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"`{name}` must not be negative, got {getattr(self, name)}.")
-        for name in ("num_updates", "patience", "evaluate_every"):
+        for name in ("num_updates", "patience", "evaluate_every", "num_hyperstates", "num_sweeps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         for name in ("learning_rate", "max_gradient_norm", "ridge", "proximity"):
@@ -127,6 +128,7 @@ def _paper(
         learning_rate=1e-4,
         decay=False,
         target_rate=1.0,
+        sweep=False,
         max_rounds=0,
         evaluate_every=1_000,
     )

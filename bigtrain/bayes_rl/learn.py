@@ -131,8 +131,10 @@ def make_learner(
     if kind == "auto":
         shape = jax.eval_shape(cmdp.observe, _any_state(cmdp)).shape
         kind = "exact" if identified and len(shape) < 3 else "learned"
-    expected = finite and filter is None and config.model.core == "none"
-    return Learner(cmdp, filter or ExactFilter(cmdp), model, config, kind == "learned", expected)
+    swept = config.sweep and filter is None and config.model.core == "none"
+    return Learner(
+        cmdp, filter or ExactFilter(cmdp), model, config, kind == "learned", finite and swept
+    )
 
 
 def _any_state(cmdp: CMDP) -> Any:

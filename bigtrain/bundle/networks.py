@@ -105,7 +105,7 @@ def read_network(fields: Fields, kind: type[Network], interface: Interface) -> A
     }
     if not stored["encoder.scale"] > 0:
         raise BundleValueError(f"`{arrays.path('encoder.scale')}` must be positive.")
-    weights = [jnp.asarray(values) for values in stored.values()]
+    weights = jax.device_put(list(stored.values()))
     return jax.tree.unflatten(jax.tree.structure(skeleton), weights)
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bigtrain.bundle.fields import Fields, write_array
@@ -107,7 +106,7 @@ def _write_scalar(value: Any) -> float | dict[str, Any]:
 
 def _read_scalar(fields: Fields, name: str) -> float | jax.Array:
     if fields.is_map(name):
-        return jnp.asarray(fields.array(name, "float32", ()))
+        return jax.device_put(fields.array(name, "float32", ()))
     return fields.number(name)
 
 
