@@ -53,8 +53,8 @@ class BayesRLConfig:
 
     With `sweep` a finite problem's values are known for the hyperstates met, `num_hyperstates` at
     most, by `num_sweeps` backups of all of them an iteration; the network learns these. Without,
-    and in any other problem, it learns from what followed, and then has a second stage: a round is a roll-out and a solve for the
-    head, which `ridge` and `proximity` steady.
+    and in any other problem, it learns from what followed, and then has a second stage: a round is
+    a roll-out and a solve for the head, which `ridge` and `proximity` steady.
 
     Learning ends early when the certified normalised regret is at most `target_regret` in a finite
     problem, and in any other when the return has not grown for `patience` evaluations, one every
