@@ -34,7 +34,7 @@ class Met(NamedTuple):
 def nothing(num_places: int, num_contexts: int) -> Met:
     """Room for hyperstates."""
     return Met(
-        jnp.zeros(num_places, jnp.int32),
+        jnp.full(num_places, -1, jnp.int32),  # like no state
         jnp.full((num_places, num_contexts), -jnp.log(num_contexts), jnp.float32),
         jnp.zeros(num_places),
         jnp.zeros(num_places),

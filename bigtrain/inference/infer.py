@@ -6,6 +6,7 @@ trunk is kept, and what is linear is solved for: the head of Ψ by least squares
 method, with fresh roll-outs in between, until ω and the expert policy that it implies stand still.
 """
 
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -200,11 +201,12 @@ def _drive(
                 phase == "settling" and _all_at_rest(learner, states)
             ):
                 states, metrics = advance(learner, states, size)
-                for event in _events(learner, phase, done - begin, total, metrics):
+                events = _events(learner, phase, done - begin, total, metrics)
+                for event in events:  # all of them, before a callback may interrupt
                     history.append(event._replace(total=None))
                     run.record(event)
-                    for callback in callbacks:
-                        callback(event)
+                for event, callback in itertools.product(events, callbacks):
+                    callback(event)
                 run.checkpoint(_steps_done(states), states, phase="reward")
     finally:  # also when somebody interrupts
         run.checkpoint(_steps_done(states), states, force=True, phase="reward")
