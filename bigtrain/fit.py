@@ -102,7 +102,7 @@ def fit(
     settings = {"fit": config, "reward_range": reward_range}
     fingerprint = {"demonstrations": demonstrations.digest(), "problem": digest(cmdp)}
     if exploration is not None:
-        fingerprint["exploration"] = repr(exploration)
+        fingerprint["exploration"] = _describe(cmdp, exploration)
     run = Run(
         directory,
         settings | {"seeds": seeds},
@@ -145,6 +145,15 @@ def fit(
         played = result.evaluate(episodes=episodes, horizon=horizon)
         results.append(result.with_measured(Measured(played, episodes, horizon, policy.regret)))
     return results[0] if isinstance(seed, int) else results
+
+
+def _describe(cmdp: CMDP, exploration: CostOfExploration) -> str:
+    """The exploration prior in words that are the same in another process."""
+    if isinstance(cmdp, TabularCMDP):
+        states, actions = exploration.indices(cmdp)
+        return f"states {states}, actions {actions}, {exploration.k!r}"
+    predicate = getattr(exploration.states, "__qualname__", type(exploration.states).__qualname__)
+    return f"states {predicate}, actions {exploration.actions}, {exploration.k!r}"
 
 
 def _explored(cmdp: CMDP, exploration: CostOfExploration | None) -> list[int] | None:

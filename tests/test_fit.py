@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,11 +39,13 @@ from bigtrain import (
     solve,
 )
 from bigtrain.bayes_rl import LanesConfig
+from bigtrain.belief import ExactFilter, filter_trajectory
 from bigtrain.bundle import dump_bundle
 from bigtrain.errors import ConfigError
 from bigtrain.inference import RolloutConfig
 from bigtrain.networks import NetworkConfig
 from bigtrain.policy import NO_ACTION, Policy, PolicyConfig
+from bigtrain.rollout import rollout
 from bigtrain.runs import read_metrics
 from bigtrain.successor import SuccessorConfig
 
@@ -369,3 +372,43 @@ def test_tiger_maze_for_three_seeds(p_hear, k):
             assert found.total_return.mean == pytest.approx(10.0, abs=1e-6)
             assert found.exploring is not None
             assert found.exploring.mean == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p_hear", [1.0, 0.85])
+def test_pixels_are_enough(p_hear):
+    """From pictures alone: a regret of 1%, and beliefs within 0.02 of the exact filter's."""
+    env = envs.make("tiger-maze", p_hear=p_hear, observation="pixels")
+    assert env.task is not None
+    _, demonstrations = maze(p_hear)
+    results = fit(
+        env,
+        demonstrations,
+        reward_range=env.task.reward_range,
+        exploration=CostOfExploration(env.task.exploration_states, k=Fixed(0.2)),
+        config=FitConfig(inference=InferenceConfig(irl=IRLConfig(prior_variance=1.0))),
+        seed=[0, 1, 2],
+    )
+    for result in results:
+        assert normalised_regret(result) <= 0.01
+        assert belief_error(result.policy, env) <= 0.02
+
+
+@eqx.filter_jit
+def belief_error(policy: Policy, env: TabularCMDP) -> Any:
+    """Total variation between the policy's beliefs and the filter's, a mean over steps."""
+
+    def episode(key):
+        played = rollout(env, policy, key, horizon=40)
+        exactly, _ = filter_trajectory(ExactFilter(env), played.states, played.actions)
+
+        def watch(memory, moment):
+            state, previous = moment
+            memory, decision = policy.step(memory, env.observe(state), previous)
+            return memory, decision.belief.probs
+
+        previous = jnp.append(NO_ACTION, played.actions)
+        _, believed = jax.lax.scan(watch, policy.init(), (played.states, previous))
+        return jnp.abs(believed - exactly.probs).sum(-1).mean() / 2
+
+    return jax.vmap(episode)(jax.random.split(jax.random.key(0), 256)).mean()
