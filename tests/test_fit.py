@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import Hidden, as_seen
 
 from bigtrain import (
     BayesRLConfig,
@@ -412,3 +413,25 @@ def belief_error(policy: Policy, env: TabularCMDP) -> Any:
         return jnp.abs(believed - exactly.probs).sum(-1).mean() / 2
 
     return jax.vmap(episode)(jax.random.split(jax.random.key(0), 256)).mean()
+
+
+def test_a_simulator_is_learned_from_too(tmp_path):
+    """States are dictionaries and there is no table: the belief is learned, the return measured."""
+    result = fit(
+        Hidden(DETOUR),
+        as_seen(DETOUR, detour_demonstrations()),
+        reward_range=(-1.0, 2.0),
+        exploration=CostOfExploration(lambda state: state["place"] == 1, k=Fixed(0.5)),
+        config=dataclasses.replace(SMALL, policy=dataclasses.replace(SMALL.policy, max_rounds=2)),
+    )
+    phases = list(dict.fromkeys(event.phase for event in result.history))
+    assert phases == ["features", "settling", "policy", "settling-policy"]
+    assert result.certificate is None and result.measured is not None
+    assert result.measured.regret is None
+    result.save(tmp_path / "hidden.big")
+    bundle = load_bundle(tmp_path / "hidden.big")
+    assert bundle.problem is None and bundle.exploration is None and bundle.exploration_note
+    seen = DETOUR.observe(jnp.asarray(0))
+    policies: list[Policy] = [result.policy, bundle.policy]
+    decisions = [policy.step(policy.init(), seen, jnp.asarray(0))[1] for policy in policies]
+    np.testing.assert_array_equal(decisions[0].values, decisions[1].values)

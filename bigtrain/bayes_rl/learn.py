@@ -199,7 +199,7 @@ class _Certifier:
         value, _ = policy_value(policy, self._cmdp, reward=table, tolerance=_VALUE_TOLERANCE)
         return Regret(value, optimum.upper, never)
 
-    def enough(self, learner: Learner, best: Best) -> bool:
+    def enough(self, learner: Learner, best: Best, last_stage: bool) -> bool:
         return bool((best.score <= learner.config.target_regret).all())
 
     def conclude(
@@ -216,8 +216,8 @@ class _Player:
     def score(self, learner: Learner, numbers: Numbers, networks: Networks) -> np.ndarray:
         return -np.asarray(_play(learner, numbers, networks))
 
-    def enough(self, learner: Learner, best: Best) -> bool:
-        return bool((best.num_since >= learner.config.patience).all())
+    def enough(self, learner: Learner, best: Best, last_stage: bool) -> bool:
+        return last_stage and bool((best.num_since >= learner.config.patience).all())
 
     def conclude(
         self, policy: NetworkPolicy, place: int, history: Sequence[Event]
@@ -271,9 +271,12 @@ def _drive(
     measure = "regret" if isinstance(judge, _Certifier) else "return"
     try:
         for phase, advance, begin, total in stages:
+            last_stage = begin + total == config.num_iterations + rounds
             size = min(config.evaluate_every, total)
+            if int(states.step.max()) == begin:  # each stage has its own chance to improve
+                best = best._replace(num_since=jnp.zeros_like(best.num_since))
             while (done := int(states.step.max())) < begin + total and not judge.enough(
-                learner, best
+                learner, best, last_stage
             ):
                 size = min(size, begin + total - done)
                 states, metrics = advance(learner, states, numbers, size)
