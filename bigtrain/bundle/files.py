@@ -1,7 +1,6 @@
 """Bundles as files: written whole or not at all."""
 
 import os
-import secrets
 from pathlib import Path
 
 from bigtrain.bundle.container import check_size
@@ -9,6 +8,7 @@ from bigtrain.bundle.content import dump_bundle, parse_bundle
 from bigtrain.bundle.model import Bundle
 from bigtrain.errors import BundleError, BundleWriteError
 from bigtrain.result import FitResult
+from bigtrain.whole import writing
 
 
 def save_bundle(result: FitResult, path: str | os.PathLike) -> None:
@@ -20,17 +20,8 @@ def save_bundle(result: FitResult, path: str | os.PathLike) -> None:
             "none. Create it first."
         )
     data = dump_bundle(result)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
+    with writing(target) as file:
+        file.write(data)
 
 
 def load_bundle(path: str | os.PathLike) -> Bundle:
@@ -42,13 +33,3 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
             return parse_bundle(file.read(size))
         except BundleError as error:
             raise type(error)(f"`{os.fspath(path)}` cannot be loaded. {error}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself survive a power cut, where folders can be synced."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -8,18 +8,17 @@ import io
 import json
 import math
 import os
-import secrets
 import struct
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from bigtrain.errors import DemonstrationError
+from bigtrain.whole import writing
 
 FORMAT = "big-demonstrations"
 VERSION = 1
@@ -44,20 +43,10 @@ _CORRUPT = (
 
 
 def save(path: str | os.PathLike, arrays: Mapping[str, Any], metadata: Mapping) -> None:
-    """Writes to a temporary file in the same folder, then renames it to `path`."""
-    target = Path(path).resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    """Writes the whole file, or leaves what was there."""
     text = json.dumps(metadata, sort_keys=True, allow_nan=False)
-    try:
-        with open(temporary, "xb") as file:
-            np.savez_compressed(file, format=FORMAT, version=VERSION, metadata=text, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
+    with writing(path) as file:
+        np.savez_compressed(file, format=FORMAT, version=VERSION, metadata=text, **arrays)
 
 
 def load(path: str | os.PathLike) -> dict[str, Any]:
@@ -167,13 +156,3 @@ def _parse_metadata(path: str | os.PathLike, text: np.ndarray) -> dict[str, Any]
     if not isinstance(parsed, dict):
         raise DemonstrationError(f"`{path}` must hold `metadata` as text: a JSON object.")
     return parsed
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself survive a power cut, where folders can be synced."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

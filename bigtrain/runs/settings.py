@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigtrain.errors import CheckpointError, ConfigError
+from bigtrain.whole import writing
 
 
 def settle(directory: Path, settings: Any, fingerprint: str | Mapping[str, str]) -> None:
@@ -23,7 +23,9 @@ def settle(directory: Path, settings: Any, fingerprint: str | Mapping[str, str])
                 f"`{directory}` must be new or hold a run, but it has {' and '.join(strays)} "
                 "without settings.json. Choose another directory."
             )
-        return _write(path, text + "\n")
+        with writing(path) as file:
+            file.write(f"{text}\n".encode())
+        return
     try:
         there = _flat(json.loads(path.read_text()))
     except ValueError as error:
@@ -64,13 +66,3 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
         return {name.removeprefix("settings."): json.dumps(value)}
     parts = [_flat(part, f"{name}.{key}" if name else key) for key, part in value.items()]
     return {name: text for part in parts for name, text in part.items()}
-
-
-def _write(path: Path, text: str) -> None:
-    """The whole text or nothing, even if the power is cut."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
