@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Generic, NamedTuple, TypeVar, final
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,9 @@ from bigtrain.policy import Policy
 from bigtrain.provenance import Provenance
 from bigtrain.runs.events import Event
 from bigtrain.successor import SuccessorNetwork
+
+Problem = TypeVar("Problem", bound=CMDP)
+Proof = TypeVar("Proof", bound=BayesSolution | None)
 
 
 class Measured(NamedTuple):
@@ -34,7 +37,7 @@ class Measured(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class FitResult:
+class FitResult(Generic[Problem, Proof]):
     """The inferred reward, the policy for it, and how they came about.
 
     `certificate` bounds the Bayes-optimal value for that reward; there is one of finite problems.
@@ -43,10 +46,10 @@ class FitResult:
     `temperature` is α in units of the rescaled reward.
     """
 
-    cmdp: CMDP
+    cmdp: Problem
     reward: PredictiveReward
     policy: Policy
-    certificate: BayesSolution | None
+    certificate: Proof
     history: tuple[Event, ...]
     provenance: Provenance
     temperature: float

@@ -22,7 +22,7 @@ import pytest
 from rich.console import Console
 
 import bigtrain
-from bigtrain import fit
+from bigtrain import runs
 from bigtrain.errors import CheckpointError, ConfigError
 from bigtrain.runs import (
     Callback,
@@ -68,8 +68,8 @@ def blank(leaf: Any) -> Any:
 
 
 def test_events_are_the_same_everywhere():
-    assert bigtrain.Event is fit.Event is Event
-    assert fit.Callback is Callback
+    assert bigtrain.Event is runs.Event is Event
+    assert runs.Callback is Callback
     assert Event("reward", 1, {}).total is None
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from bigtrain import transitions
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations
+from bigtrain.exact.bayes import BayesSolution
 from bigtrain.exact.solve import SolveConfig, solve
 from bigtrain.result import FitResult
 from bigtrain.runs.events import Callback
@@ -20,7 +21,7 @@ def solve_without_prior(
     config: SolveConfig = SolveConfig(),
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
-) -> FitResult:
+) -> FitResult[TabularCMDP, BayesSolution]:
     """Maximum-entropy IRL, the paper's "No-Prior": nobody says what exploring may cost.
 
     Experts never had to explore, so the inferred reward speaks against it.
@@ -44,7 +45,7 @@ def solve_averaged(
     config: SolveConfig = SolveConfig(),
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
-) -> FitResult:
+) -> FitResult[TabularCMDP, BayesSolution]:
     """The same with contexts averaged out, the naive IRL of section 5.2.
 
     To the inference all experts acted in one MDP, that of `average_contexts`; the policy is the

@@ -9,7 +9,7 @@ from scipy import special
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.demos import Demonstrations
 from bigtrain.errors import ConfigError
-from bigtrain.exact.bayes import BayesConfig, solve_bayes
+from bigtrain.exact.bayes import BayesConfig, BayesSolution, solve_bayes
 from bigtrain.exact.inverse import map_reward
 from bigtrain.exact.planning import plan
 from bigtrain.exploration import CostOfExploration, check_settings, predictive_reward
@@ -42,7 +42,7 @@ def solve(
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
     inference_cmdp: TabularCMDP | None = None,
-) -> FitResult:
+) -> FitResult[TabularCMDP, BayesSolution]:
     """Infers the reward, prices exploration, and finds the Bayes-optimal policy, all exactly.
 
     `seed` is accepted so that the exact route can take the learned one's place; nothing here is
