@@ -92,7 +92,9 @@ class BayesRLConfig:
                 raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}.")
         for name in ("target_rate", "average_rate"):
             if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"`{name}` must be above 0 and at most 1.")
+                raise ConfigError(
+                    f"`{name}` must be above 0 and at most 1, got {getattr(self, name)}."
+                )
         if not self.target_regret >= 0:
             raise ConfigError(f"`target_regret` must not be negative, got {self.target_regret}.")
         if self.num_iterations + self.max_rounds < 1:
