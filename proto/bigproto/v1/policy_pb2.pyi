@@ -431,7 +431,7 @@ class SealedEpisode(_message.Message):
     def __init__(self, state: _Optional[bytes] = ..., seal: _Optional[bytes] = ...) -> None: ...
 
 class EpisodeState(_message.Message):
-    __slots__ = ("episode_id", "owner", "model", "version", "next_step", "rule", "lease", "random_key", "policy_state", "last_observation_digest", "last_reply")
+    __slots__ = ("episode_id", "owner", "model", "version", "next_step", "rule", "lease", "random_key", "policy_state", "last_observation", "last_reply")
     class PolicyStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -448,7 +448,7 @@ class EpisodeState(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RANDOM_KEY_FIELD_NUMBER: _ClassVar[int]
     POLICY_STATE_FIELD_NUMBER: _ClassVar[int]
-    LAST_OBSERVATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LAST_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     LAST_REPLY_FIELD_NUMBER: _ClassVar[int]
     episode_id: str
     owner: str
@@ -459,9 +459,9 @@ class EpisodeState(_message.Message):
     lease: _duration_pb2.Duration
     random_key: bytes
     policy_state: _containers.MessageMap[str, Array]
-    last_observation_digest: bytes
+    last_observation: _containers.RepeatedCompositeFieldContainer[Array]
     last_reply: ActReply
-    def __init__(self, episode_id: _Optional[str] = ..., owner: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., next_step: _Optional[int] = ..., rule: _Optional[_Union[ActionRule, _Mapping]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., random_key: _Optional[bytes] = ..., policy_state: _Optional[_Mapping[str, Array]] = ..., last_observation_digest: _Optional[bytes] = ..., last_reply: _Optional[_Union[ActReply, _Mapping]] = ...) -> None: ...
+    def __init__(self, episode_id: _Optional[str] = ..., owner: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., next_step: _Optional[int] = ..., rule: _Optional[_Union[ActionRule, _Mapping]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., random_key: _Optional[bytes] = ..., policy_state: _Optional[_Mapping[str, Array]] = ..., last_observation: _Optional[_Iterable[_Union[Array, _Mapping]]] = ..., last_reply: _Optional[_Union[ActReply, _Mapping]] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
     __slots__ = ("model", "path")

@@ -91,7 +91,8 @@ class PolicyServicer(object):
 
     def Start(self, request, context):
         """Starts episodes: all of them or, on failure, none.
-        NOT_FOUND: no such model or version. ALREADY_EXISTS: one of `episode_ids` is in use.
+        NOT_FOUND: no such model or version. ALREADY_EXISTS: one of `episode_ids` is in use, or has a
+        tombstone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

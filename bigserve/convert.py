@@ -1,0 +1,424 @@
+"""Between the wire and the domain: the only file that knows both.
+
+What comes in is checked here as far as a message can be checked by itself.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Shaped
+
+from bigproto.v1 import policy_pb2 as wire
+from bigserve.config import LimitsConfig
+from bigserve.core import NOTHING, Explained, Record
+from bigserve.episodes import Episode, Rule
+from bigserve.errors import Fault, InvalidRequest, LimitReached
+from bigserve.models import Version
+from bigserve.steps import Act, Acted
+from bigtrain.bundle import ArraySpec, Bundle
+
+_DTYPES = {
+    wire.Array.DTYPE_BOOL: np.dtype("?"),
+    wire.Array.DTYPE_UINT8: np.dtype("u1"),
+    wire.Array.DTYPE_INT32: np.dtype("<i4"),
+    wire.Array.DTYPE_INT64: np.dtype("<i8"),
+    wire.Array.DTYPE_FLOAT32: np.dtype("<f4"),
+    wire.Array.DTYPE_FLOAT64: np.dtype("<f8"),
+}
+_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
+_NAMED = {dtype.name: number for number, dtype in _DTYPES.items()}
+_INT32, _FLOAT32 = wire.Array.DTYPE_INT32, wire.Array.DTYPE_FLOAT32
+
+_MAX_ID = 128  # bytes
+
+
+class Start(NamedTuple):
+    """What a StartRequest asks for; `ids` may be a count."""
+
+    model: str
+    version: str
+    ids: Sequence[str] | int
+    seed: int | None
+    rule: Rule
+    lease: float
+
+
+# ── arrays ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_array(values: Shaped[np.ndarray, "..."]) -> wire.Array:
+    """An array as the wire has it."""
+    number = _NUMBERS[values.dtype.newbyteorder("<")]
+    return wire.Array(dtype=number, shape=values.shape, data=values.tobytes())
+
+
+def check_array(array: wire.Array, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Whether an array of the wire is as it should be."""
+    if array.dtype != _NAMED[dtype]:
+        given = wire.Array.DType.Name(array.dtype) if array.dtype in _DTYPES else array.dtype
+        raise InvalidRequest(f"`{name}` must have the dtype {dtype}, got {given}.")
+    if tuple(array.shape) != shape:
+        raise InvalidRequest(f"`{name}` must have the shape {shape}, got {tuple(array.shape)}.")
+    length = math.prod(shape) * _DTYPES[array.dtype].itemsize
+    if len(array.data) != length:
+        raise InvalidRequest(
+            f"`{name}.data` must have {length} bytes for its shape, got {len(array.data)}."
+        )
+    if dtype == "bool" and array.data.strip(b"\0\1"):
+        raise InvalidRequest(f"`{name}` must have a 0 or a 1 for each truth value.")
+
+
+def read_array(array: wire.Array) -> Shaped[np.ndarray, "..."]:
+    """An array that `write_array` wrote."""
+    return np.frombuffer(array.data, _DTYPES[array.dtype]).reshape(tuple(array.shape))
+
+
+# ── describe ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_model(version: Version) -> wire.Model:
+    """A version, described."""
+    bundle = version.bundle
+    names = bundle.action_names
+    model = wire.Model(
+        name=version.name,
+        version=version.digest,
+        current=version.current,
+        observation=[_write_spec(bundle.observation)],
+        action=wire.ArraySpec(
+            dtype=_INT32, minimum=0, maximum=len(names) - 1, value_names=list(names)
+        ),
+        contexts=[
+            wire.Context(name=name, prior=prior)
+            for name, prior in zip(bundle.context_names, bundle.context_prior, strict=True)
+        ],
+        reward_minimum=bundle.reward_range[0],
+        reward_maximum=bundle.reward_range[1],
+        exploration=_write_exploration(bundle),
+        training=_write_training(bundle, version.finished_at),
+    )
+    model.loaded_at.FromMilliseconds(round(1000 * version.loaded_at))
+    regret = None if bundle.measured is None else bundle.measured.regret
+    if regret is not None:
+        model.regret.value = regret.absolute
+        if regret.normalised is not None and math.isfinite(regret.normalised):
+            model.regret.normalised = regret.normalised
+    return model
+
+
+def write_limits(limits: LimitsConfig) -> wire.Limits:
+    """What a caller should know of the limits."""
+    found = wire.Limits(
+        max_episodes=limits.max_episodes,
+        max_episodes_per_caller=limits.max_episodes_per_caller,
+        max_items=limits.max_items,
+        max_message_bytes=limits.max_message_bytes,
+    )
+    for name in ("default_lease", "max_lease", "tombstone_lifetime"):
+        getattr(found, name).FromMilliseconds(round(1000 * getattr(limits, name)))
+    return found
+
+
+def _write_spec(spec: ArraySpec) -> wire.ArraySpec:
+    return wire.ArraySpec(
+        name=spec.name,
+        dtype=_NUMBERS[np.dtype(spec.dtype)],
+        shape=spec.shape,
+        minimum=spec.minimum,
+        maximum=spec.maximum,
+        value_names=spec.value_names,
+    )
+
+
+def _write_exploration(bundle: Bundle) -> Iterator[wire.ExplorationCost]:
+    exploration, problem = bundle.exploration, bundle.problem
+    if exploration is None or problem is None:
+        if bundle.exploration_note:
+            note, unknown = bundle.exploration_note, math.nan
+            yield wire.ExplorationCost(state=note, k_low=unknown, k_high=unknown)
+        return
+    low, high = (exploration.spread(problem, bound) for bound in exploration.k.support)
+    states, actions = exploration.indices(problem)
+    for state in states:
+        pairs = {(float(low[state, action]), float(high[state, action])) for action in actions}
+        if len(actions) == problem.num_actions and len(pairs) == 1:
+            ((least, most),) = pairs
+            yield wire.ExplorationCost(state=problem.state_names[state], k_low=least, k_high=most)
+            continue
+        for action in actions:
+            yield wire.ExplorationCost(
+                state=problem.state_names[state],
+                action=problem.action_names[action],
+                k_low=low[state, action],
+                k_high=high[state, action],
+            )
+
+
+def _write_training(bundle: Bundle, finished_at: float) -> wire.Training:
+    provenance = bundle.provenance
+    methods = {"fit": wire.Training.METHOD_LEARNED, "solve": wire.Training.METHOD_EXACT}
+    training = wire.Training(
+        method=methods[provenance.method],
+        seed=provenance.seed % 2**64,
+        num_demonstrations=provenance.num_demonstrations,
+        discount=bundle.gamma,
+        trainer_version=provenance.versions.get("big-imitation", ""),
+        settings=provenance.settings,
+    )
+    training.finished_at.FromMilliseconds(round(1000 * finished_at))
+    return training
+
+
+# ── start and end ────────────────────────────────────────────────────────────────────────────────
+
+
+def read_start(request: wire.StartRequest, limits: LimitsConfig) -> Start:
+    """What a StartRequest asks for."""
+    ids = list(request.episode_ids)
+    check_count("episode_ids", len(ids) or request.num_episodes, limits)
+    check_ids(ids)
+    if len(set(ids)) < len(ids):
+        raise InvalidRequest("`episode_ids` must be all different.")
+    lease = _read_seconds("lease", request.lease)
+    return Start(
+        request.model,
+        request.version,
+        ids or max(request.num_episodes, 1),
+        request.seed if request.HasField("seed") else None,
+        read_rule(request.rule),
+        min(lease, limits.max_lease) if lease else limits.default_lease,
+    )
+
+
+def read_rule(rule: wire.ActionRule) -> Rule:
+    """How actions are chosen."""
+    match rule.WhichOneof("rule"):
+        case "epsilon_greedy":
+            epsilon = rule.epsilon_greedy.epsilon
+            if not 0 <= epsilon <= 1:
+                raise InvalidRequest(f"`epsilon` must be from 0 to 1, got {epsilon}.")
+            return Rule(epsilon=epsilon)
+        case "softmax":
+            temperature = rule.softmax.temperature
+            if not 0 < np.float32(temperature) < math.inf:
+                raise InvalidRequest(f"`temperature` must be above 0, got {temperature}.")
+            return Rule(temperature=temperature)
+    return Rule()
+
+
+def write_rule(rule: Rule) -> wire.ActionRule:
+    """How actions are chosen."""
+    if rule.temperature:
+        return wire.ActionRule(softmax=wire.ActionRule.Softmax(temperature=rule.temperature))
+    if rule.epsilon:
+        return wire.ActionRule(epsilon_greedy=wire.ActionRule.EpsilonGreedy(epsilon=rule.epsilon))
+    return wire.ActionRule(greedy=wire.ActionRule.Greedy())
+
+
+def check_count(name: str, count: int, limits: LimitsConfig) -> None:
+    """Whether a message has no more items than it may."""
+    if count > limits.max_items:
+        raise LimitReached(
+            f"`{name}` must have at most {limits.max_items} items, got {count}. Send several "
+            "messages."
+        )
+
+
+def check_ids(ids: Sequence[str]) -> None:
+    """Whether ids can be ids."""
+    for id in ids:
+        if not 1 <= len(id.encode()) <= _MAX_ID:
+            raise InvalidRequest(
+                f"Each of `episode_ids` must have 1 to {_MAX_ID} bytes, got {len(id.encode())}."
+            )
+
+
+def write_started(version: Version, episodes: Sequence[Episode]) -> wire.StartReply:
+    """The episodes that were started."""
+    reply = wire.StartReply(
+        episode_ids=[episode.id for episode in episodes],
+        model=version.name,
+        version=version.digest,
+    )
+    _write_seconds(episodes[0].lease, reply.lease)
+    return reply
+
+
+def write_ended(faults: Sequence[Fault]) -> wire.EndReply:
+    """The episodes that could not be ended."""
+    return wire.EndReply(errors=map(write_fault, faults))
+
+
+def _write_seconds(seconds: float, duration: Any) -> None:
+    duration.FromNanoseconds(round(seconds * 1e9))
+
+
+def _read_seconds(name: str, duration: Any) -> float:
+    seconds = duration.seconds + duration.nanos * 1e-9
+    if seconds < 0:
+        raise InvalidRequest(f"`{name}` must not be negative, got {seconds:g} s.")
+    return seconds
+
+
+# ── act ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_act(
+    request: wire.ActRequest,
+    owner: str,
+    limits: LimitsConfig,
+    now: float,
+    deadline: float,
+    deliver: Callable[[Acted], None],
+) -> Act:
+    """The steps in a message. The observations are looked at once their spec is known."""
+    ids, steps = list(request.episode_ids), list(request.steps)
+    count = len(ids)
+    if not count:
+        raise InvalidRequest("`episode_ids` must name at least one episode.")
+    check_count("episode_ids", count, limits)
+    if len(steps) != count:
+        raise InvalidRequest(f"`steps` must have an entry for each of {count}, got {len(steps)}.")
+
+    def observe(spec: ArraySpec) -> bytes:
+        arrays = request.observation
+        if len(arrays) != 1:
+            raise InvalidRequest(f"`observation` must be one array, got {len(arrays)}.")
+        check_array(arrays[0], "observation", spec.dtype, (count, *spec.shape))
+        return arrays[0].data
+
+    if request.timeout_milliseconds:
+        deadline = min(deadline, now + request.timeout_milliseconds / 1000)
+    return Act(owner, ids, steps, observe, deadline, now, deliver)
+
+
+def write_acted(request: wire.ActRequest, acted: Acted) -> wire.ActReply:
+    """What came of them."""
+    actions = acted.actions
+    count = len(actions)
+    reply = wire.ActReply(
+        request_id=request.request_id,
+        actions=wire.Array(dtype=_INT32, shape=(count,), data=actions.tobytes()),
+        duplicates=acted.duplicates,
+    )
+    if acted.faults:
+        reply.errors.extend(map(write_fault, acted.faults))
+    if request.HasField("details") and acted.version is not None and acted.details is not None:
+        details, wanted = acted.details, request.details
+        split = 1 + len(acted.version.bundle.action_names)
+        if wanted.values:
+            reply.values.CopyFrom(_write_floats(details[:, 1:split]))
+        if wanted.belief:
+            reply.belief.CopyFrom(_write_floats(details[:, split:]))
+        if wanted.entropy:
+            reply.entropy.CopyFrom(_write_floats(details[:, 0]))
+    return reply
+
+
+def _write_floats(values: Shaped[np.ndarray, "..."]) -> wire.Array:
+    return wire.Array(dtype=_FLOAT32, shape=values.shape, data=values.tobytes())
+
+
+def write_fault(fault: Fault) -> wire.ItemError:
+    """What is wrong with one item."""
+    error = wire.ItemError(
+        index=fault.place,
+        problem=fault.problem.value,  # pyright: ignore[reportArgumentType]
+        message=fault.message,
+        expected_step=fault.expected_step,
+        retry_after_milliseconds=round(1000 * fault.retry_after),
+    )
+    if fault.closed_at is not None:
+        error.closed_at.FromMilliseconds(round(1000 * fault.closed_at))
+    return error
+
+
+# ── explain ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_explained(explained: Explained) -> wire.ExplainReply:
+    """An episode's present moment."""
+    version, why = explained.version, explained.explanation
+    bundle, details = version.bundle, explained.details.astype(float)
+    split = 1 + len(bundle.action_names)
+    reply = wire.ExplainReply(
+        step=explained.step,
+        model=version.name,
+        version=version.digest,
+        chosen=explained.action,
+        entropy=details[0],
+    )
+    for index, name in enumerate(bundle.action_names):
+        reply.actions.add(
+            name=name,
+            value=details[1 + index],
+            reward_mean=math.nan if why is None else why.reward_mean[index],
+            reward_deviation=math.nan if why is None else why.reward_deviation[index],
+            explores=why is not None and bool(why.explores[index]),
+        )
+    for index, name in enumerate(bundle.context_names):
+        expert = None if why is None or why.expert is None else why.expert[index]
+        reply.contexts.add(name=name, probability=details[split + index], expert=expert)
+    return reply
+
+
+# ── export and import ────────────────────────────────────────────────────────────────────────────
+
+
+def write_record(record: Record) -> bytes:
+    """An episode's state, to be sealed or put into a snapshot."""
+    state = wire.EpisodeState(
+        episode_id=record.id,
+        owner=record.owner,
+        model=record.model,
+        version=record.version,
+        next_step=record.next_step,
+        rule=write_rule(record.rule),
+        random_key=record.key,
+        policy_state={path: write_array(leaf) for path, leaf in record.state.items()},
+    )
+    _write_seconds(record.lease, state.lease)
+    if record.next_step:
+        state.last_observation.append(write_array(record.observation[None]))
+        split = 1 + record.num_actions
+        parts = {
+            "actions": np.array([record.action], np.int32),
+            "entropy": record.details[:1],
+            "values": record.details[None, 1:split],
+            "belief": record.details[None, split:],
+        }
+        for name, values in parts.items():
+            getattr(state.last_reply, name).CopyFrom(write_array(values))
+    return state.SerializeToString(deterministic=True)
+
+
+def read_record(data: bytes) -> Record:
+    """An episode's state that `write_record` wrote; the caller has made sure of that."""
+    state = wire.EpisodeState.FromString(data)
+
+    reply = state.last_reply
+    observation, action, details = NOTHING, 0, NOTHING
+    if state.next_step:
+        observation, action = (
+            read_array(state.last_observation[0])[0],
+            int(read_array(reply.actions)[0]),
+        )
+        parts = (reply.entropy, reply.values, reply.belief)
+        details = np.concatenate([read_array(part).reshape(-1) for part in parts])
+    return Record(
+        state.episode_id,
+        state.owner,
+        state.model,
+        state.version,
+        state.next_step,
+        read_rule(state.rule),
+        _read_seconds("lease", state.lease),
+        state.random_key,
+        {path: read_array(array) for path, array in state.policy_state.items()},
+        observation,
+        action,
+        details,
+        reply.values.shape[1] if state.next_step else 0,
+    )

@@ -1,0 +1,263 @@
+"""What the calls do, in the domain's own words; one method a call.
+
+All of it runs on the event loop, and waits where an episode has a step under way.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from bigserve import engine
+from bigserve.config import ServerConfig
+from bigserve.episodes import Episode, Episodes, Rule
+from bigserve.errors import EpisodeFault, Fault, NotBegun, Problem, Unavailable
+from bigserve.metrics import Metrics
+from bigserve.models import Models, Version
+from bigserve.steps import Act, Steps
+from bigtrain.bundle import Explanation
+
+PolicyState = dict[str, Shaped[np.ndarray, "..."]]
+"""The arrays of a policy's state, by their path in it."""
+
+NOTHING = np.zeros(0, np.float32)
+
+
+class Record(NamedTuple):
+    """All that the next step of an episode needs, wherever it is made.
+
+    `state` is the policy's; `observation`, `action` and `details` are those of the last step. All
+    are empty before the first.
+    """
+
+    id: str
+    owner: str
+    model: str
+    version: str
+    next_step: int
+    rule: Rule
+    lease: float
+    key: bytes
+    state: PolicyState
+    observation: Shaped[np.ndarray, "..."]
+    action: int
+    details: Float[np.ndarray, " detail"]
+    num_actions: int
+
+
+class Explained(NamedTuple):
+    """The present moment of an episode."""
+
+    version: Version
+    step: int
+    action: int
+    details: Float[np.ndarray, " detail"]
+    explanation: Explanation | None
+
+
+class Core:
+    """The episodes and models of a server."""
+
+    def __init__(self, config: ServerConfig, metrics: Metrics):
+        self._metrics = metrics
+        self.models = Models(config)
+        self.episodes = Episodes(config.limits, opened=self._opened, closed=self._closed)
+        self.steps = Steps(
+            self.episodes,
+            self.models,
+            metrics,
+            max_queued=config.limits.max_queued_steps,
+            max_batch=config.batching.sizes[-1],
+        )
+        self.draining = self.stopped = False
+
+    def live(self) -> dict[str, int]:
+        """How many episodes each model has."""
+        counts = dict.fromkeys(self.models.names, 0)
+        for version in self.models:
+            counts[version.name] += version.live
+        return counts
+
+    # ── start and end ────────────────────────────────────────────────────────────────────────────
+
+    def start(
+        self,
+        owner: str,
+        model: str,
+        digest: str,
+        ids: Sequence[str] | int,
+        *,
+        rule: Rule,
+        seed: int | None,
+        lease: float,
+    ) -> tuple[Version, list[Episode]]:
+        """Starts episodes on a version."""
+        self._check_open()
+        version = self.models.choose(model, digest)
+        same_model = [v.number for v in self.models if v.name == version.name]
+        episodes = self.episodes.start(
+            owner,
+            ids,
+            version=version.number,
+            acceptable=[version.number] if digest else same_model,
+            rule=rule,
+            seed=seed,
+            lease=lease,
+        )
+        return self.models[episodes[0].version], episodes
+
+    async def end(self, owner: str, ids: Sequence[str]) -> list[Fault]:
+        """Ends episodes; those that have ended already are as good."""
+        for id in ids:
+            episode = await self._settle(owner, id)
+            if episode is not None:
+                self.episodes.close(episode, Problem.EPISODE_ENDED)
+        faults = (self.episodes.explain_absence(owner, id, i) for i, id in enumerate(ids))
+        return [fault for fault in faults if fault.problem != Problem.EPISODE_ENDED]
+
+    # ── act ──────────────────────────────────────────────────────────────────────────────────────
+
+    def act(self, act: Act) -> None:
+        """Takes steps in; what comes of them is delivered."""
+        if self.stopped:
+            raise Unavailable("The server is shutting down. Send it again in a while.")
+        self.steps.submit(act)
+
+    # ── explain ──────────────────────────────────────────────────────────────────────────────────
+
+    async def explain(self, owner: str, id: str) -> Explained:
+        """What an episode believes and expects after its last step."""
+        episode = await self._settle(owner, id)
+        if episode is None:
+            raise EpisodeFault(self.episodes.explain_absence(owner, id))
+        slot, version = episode.slot, self.models[episode.version]
+        step = int(self.episodes.next_step[slot]) - 1
+        if step < 0:
+            raise NotBegun(f"Episode {id!r} must make a step before there is one to explain.")
+        row, observation = version.rows[slot].copy(), version.engine.unpack(version.seen[slot])
+        why = await version.worker.call(lambda: version.bundle.explain(observation))
+        return Explained(version, step, int(row[engine.PREVIOUS]), version.details(row), why)
+
+    # ── export and import ────────────────────────────────────────────────────────────────────────
+
+    async def export(
+        self, owner: str, ids: Sequence[str], *, close: bool
+    ) -> tuple[list[Record], list[Fault]]:
+        """The episodes as they stand, and those that are not open."""
+        records, faults = [], []
+        for index, id in enumerate(ids):
+            episode = await self._settle(owner, id)
+            if episode is None:
+                faults.append(self.episodes.explain_absence(owner, id, index))
+                continue
+            records.append(self._record(episode))
+            if close:
+                self.episodes.close(episode, Problem.EPISODE_EXPORTED)
+        return records, faults
+
+    async def export_all(self) -> list[Record]:
+        """All open episodes, once their steps are done."""
+        settled = [await self._settle(one.owner, one.id) for one in self.episodes]
+        return [self._record(episode) for episode in settled if episode is not None]
+
+    async def import_(self, owner: str | None, record: Record) -> Fault | None:
+        """Goes on with an episode here, or says why not. Without an owner anybody's is welcome."""
+        self._check_open()
+        version = self.models.find(record.model, record.version)
+        if owner not in (None, record.owner):
+            return self.episodes.explain_absence(owner or "", record.id)
+        if version is None:
+            message = (
+                f"Version {record.version} of model {record.model!r} must be loaded here for the "
+                "episode to go on. Load it, then import again."
+            )
+            return Fault(0, Problem.VERSION_MISSING, message)
+        present = await self._settle(record.owner, record.id)
+        if present is not None:
+            if _equal(self._record(present), record):
+                return None
+            message = f"An episode {record.id!r} is open here, in another state. End it first."
+            return Fault(0, Problem.EPISODE_EXISTS, message)
+        slot = self.episodes.open(
+            record.owner,
+            record.id,
+            version.number,
+            record.rule,
+            record.lease,
+            record.key,
+            next_step=record.next_step,
+        ).slot
+        if record.next_step:
+            row = version.rows[slot]
+            row[engine.BEGUN], row[engine.PREVIOUS] = 1, record.action
+            row[engine.STEP] = record.next_step & engine.SIGNED
+            version.engine.write(row, record.state)
+            row[version.engine.state_width :] = record.details.view(np.int32)
+            version.seen[slot] = version.engine.pack(record.observation[None])[0]
+        return None
+
+    def _record(self, episode: Episode) -> Record:
+        slot, version = episode.slot, self.models[episode.version]
+        row, next_step = version.rows[slot], int(self.episodes.next_step[slot])
+        begun = next_step > 0
+        return Record(
+            episode.id,
+            episode.owner,
+            version.name,
+            version.digest,
+            next_step,
+            episode.rule,
+            episode.lease,
+            row[engine.KEY].tobytes(),
+            version.engine.read(row) if begun else {},
+            version.engine.unpack(version.seen[slot]) if begun else NOTHING,
+            int(row[engine.PREVIOUS]),
+            version.details(row) if begun else NOTHING,
+            len(version.bundle.action_names) if begun else 0,
+        )
+
+    # ── what they share ──────────────────────────────────────────────────────────────────────────
+
+    async def _settle(self, owner: str, id: str) -> Episode | None:
+        """An open episode, once no step of it is under way."""
+        while True:
+            episode = self.episodes.get(owner, id)
+            if episode is None or not self.episodes.busy[episode.slot]:
+                return episode
+            free = asyncio.Event()
+            self.episodes.when_free(episode.slot, free.set)
+            await free.wait()
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise Unavailable("The server is shutting down. Try another, or again in a while.")
+
+    def _opened(self, episode: Episode, key: bytes) -> None:
+        version = self.models[episode.version]
+        row = version.rows[episode.slot]
+        row[:] = 0
+        row[engine.KEY] = np.frombuffer(key, np.int32)
+        rule = np.array(episode.rule, np.float32).view(np.int32)
+        row[engine.EPSILON], row[engine.TEMPERATURE] = rule
+        version.live += 1
+        self._metrics.started(version.name, 1)
+
+    def _closed(self, episode: Episode, reason: Problem) -> None:
+        version = self.models[episode.version]
+        version.live -= 1
+        self._metrics.closed(version.name, reason.name.removeprefix("EPISODE_").lower(), 1)
+        self.models.let_go(version)
+
+
+def _equal(one: Record, other: Record) -> bool:
+    """Whether both go on in the same way."""
+
+    def parts(record: Record) -> tuple[list, list]:
+        *plain, state, observation, action, details, _ = record
+        paths = sorted(state)
+        return [*plain, action, paths], [observation, details, *(state[path] for path in paths)]
+
+    (plain, arrays), (other_plain, other_arrays) = parts(one), parts(other)
+    return plain == other_plain and all(map(np.array_equal, arrays, other_arrays))

@@ -1,0 +1,220 @@
+"""A server's life: it loads, listens, serves, and ends well."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import final
+
+import grpc
+import jax
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from bigproto.v1 import policy_pb2, policy_pb2_grpc
+from bigserve import convert, snapshot
+from bigserve.config import ServerConfig, is_loopback
+from bigserve.core import Core
+from bigserve.errors import ConfigError, Problem
+from bigserve.metrics import LoadedModel, Metrics, MetricsServer
+from bigserve.sealing import Sealer
+from bigserve.security import Authenticator, Tokens, read_seal_key, server_credentials
+from bigserve.service import AdminService, PolicyService
+from bigserve.snapshot import Grave, Snapshot
+
+log = logging.getLogger("bigserve")
+
+_POLICY, _ADMIN = (
+    policy_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Policy", "Admin")
+)
+_SWEEP = 0.5
+"""Seconds between looks at leases. Who asks for an episode is told at once all the same."""
+
+_GLANCE = 0.05
+"""Seconds between looks at whether all episodes are closed."""
+
+_LAST_REPLIES = 1.0
+"""Seconds for replies that are on their way when the server ends."""
+
+
+def run(models: Mapping[str, Path], config: ServerConfig) -> None:
+    """Serves until SIGTERM or SIGINT, and returns once all is done."""
+    asyncio.run(_run(models, config))
+
+
+async def _run(models: Mapping[str, Path], config: ServerConfig) -> None:
+    loop, told, hurried = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def tell() -> None:
+        (hurried if told.is_set() else told).set()  # a second signal ends it at once
+
+    server = Server(models, config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, tell)
+    await server.start()
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    await told.wait()
+    await server.stop(hurried)
+
+
+@final
+class Server:
+    """A server on the running event loop, from `start` to `stop`."""
+
+    def __init__(self, models: Mapping[str, Path], config: ServerConfig):
+        self._files, self._config = models, config
+        self._metrics = Metrics()
+        self._tokens = None if config.tokens is None else Tokens(config.tokens)
+        self._reloading: asyncio.Task | None = None
+        self.core = Core(config, self._metrics)
+        self.address = ""
+
+    async def start(self) -> None:
+        """Loads and compiles everything, goes on with the last snapshot, and only then listens."""
+        # A step is over in less time than it takes to hand parts of it to other threads.
+        os.environ.setdefault("NPROC", "1")
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+        self._grpc = self._make_grpc()
+        self._http = None
+        if self._config.metrics_listen is not None:
+            self._http = MetricsServer(self._metrics, self._config.metrics_listen)
+        self._metrics.watch(self.core.live, lambda: self.core.steps.queued, self._list_models)
+        for name, path in self._files.items():
+            await self.core.models.load(name, path)
+        await self._restore()
+        gc.collect()
+        gc.freeze()  # what is there now stays; looking through it again would cost pauses
+        self._sweeping = asyncio.create_task(self._sweep())
+        await self._grpc.start()
+        await self._say_health(health_pb2.HealthCheckResponse.SERVING)
+        versions = {v.name: v.digest for v in self.core.models if v.current}
+        extra = {"address": self.address, "models": versions}
+        if self._http is not None:
+            extra["metrics_port"] = self._http.port
+        log.info("listening on %s", self.address, extra=extra)
+
+    async def stop(self, hurried: asyncio.Event | None = None) -> None:
+        """Finishes what runs: until all episodes are closed, or in a snapshot, or grace is over."""
+        log.info("shutting down", extra={"episodes": len(self.core.episodes)})
+        self.core.draining = True
+        await self._say_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        if self._config.snapshot is not None:
+            self.core.stopped = True
+            await self._save(self._config.snapshot)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.grace):
+                    while len(self.core.episodes) and not (hurried and hurried.is_set()):
+                        await asyncio.sleep(_GLANCE)
+        await self._grpc.stop(_LAST_REPLIES)
+        self._sweeping.cancel()
+        if self._reloading is not None:
+            await self._reloading
+        await self.core.models.close()
+        if self._http is not None:
+            self._http.close()
+        log.info("stopped", extra={"episodes": len(self.core.episodes)})
+
+    def reload(self) -> None:
+        """Reads models and tokens again, while serving goes on."""
+        if self._tokens is not None:
+            self._tokens.reload()
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self.core.models.reload())
+
+    # ── parts ────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_grpc(self) -> grpc.aio.Server:
+        config = self._config
+        authenticator = Authenticator(
+            self._tokens, config.tls.client_roots is not None, is_loopback(config.listen)
+        )
+        key = None if config.seal_key is None else read_seal_key(config.seal_key)
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", config.limits.max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),  # or a second server would take half of the calls
+            ]
+        )
+        policy = PolicyService(
+            self.core,
+            config,
+            authenticator,
+            Sealer(key),
+            self._metrics,
+            metadata.version("big-imitation"),
+        )
+        policy_pb2_grpc.add_PolicyServicer_to_server(policy, server)
+        services = [_POLICY, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        if config.admin:
+            folder = config.model_directory or next(iter(self._files.values())).parent
+            admin = AdminService(self.core, folder, authenticator, self._metrics)
+            policy_pb2_grpc.add_AdminServicer_to_server(admin, server)
+            services.append(_ADMIN)
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(services, server)
+        credentials = server_credentials(config.tls)
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(config.listen)
+            else:
+                port = server.add_secure_port(config.listen, credentials)
+        except RuntimeError:
+            raise ConfigError(
+                f"`listen` must be an address that is free and ours, got {config.listen}."
+            ) from None
+        host, _, given = config.listen.rpartition(":")
+        self.address = f"{host}:{port}" if given == "0" else config.listen
+        return server
+
+    async def _say_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", _POLICY, *(f"models/{name}" for name in self.core.models.names)):
+            await self._health.set(name, status)
+
+    def _list_models(self) -> list[LoadedModel]:
+        return [LoadedModel(v.name, v.digest, v.current) for v in self.core.models]
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            self.core.episodes.sweep()
+
+    # ── snapshots ────────────────────────────────────────────────────────────────────────────────
+
+    async def _save(self, path: Path) -> None:
+        records = await self.core.export_all()
+        graves = [
+            Grave(owner, id, tombstone.reason, tombstone.closed_at)
+            for (owner, id), tombstone in self.core.episodes.tombstones.items()
+        ]
+        states = list(map(convert.write_record, records))
+        await asyncio.to_thread(snapshot.save, path, Snapshot(states, graves))
+        log.info("saved a snapshot", extra={"path": str(path), "episodes": len(states)})
+
+    async def _restore(self) -> None:
+        """Goes on with the episodes of the last run; those that cannot be leave a tombstone."""
+        path = self._config.snapshot
+        found = None if path is None else await asyncio.to_thread(snapshot.load, path)
+        if path is None or found is None:
+            return
+        for owner, id, reason, closed_at in found.graves:
+            self.core.episodes.bury(owner, id, reason, closed_at)
+        for data in found.states:
+            record = convert.read_record(data)
+            fault = await self.core.import_(None, record)
+            if fault is not None:
+                log.warning(
+                    "an episode is lost", extra={"episode": record.id, "why": fault.message}
+                )
+                reason = Problem.EPISODE_EVICTED
+                self.core.episodes.bury(record.owner, record.id, reason, time.time())
+        path.unlink()
+        log.info("went on from a snapshot", extra={"episodes": len(self.core.episodes)})

@@ -1,0 +1,474 @@
+"""What becomes of an Act: each item is applied once, answered again, or refused by itself.
+
+Acts wait at their version until its engine is free; then as many as fit go on together. The common
+case, where every item of them is the next step of its episode, goes through whole columns at once.
+All of it runs on the event loop but for the step of the engine.
+"""
+
+import asyncio
+import collections
+import functools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+
+from bigserve import engine
+from bigserve.episodes import UNKNOWN, Episodes
+from bigserve.errors import Fault, Problem
+from bigserve.logs import incident
+from bigserve.metrics import Metrics
+from bigserve.models import Models, Version
+from bigtrain.bundle import ArraySpec
+from bigtrain.policy import BLOCK
+
+log = logging.getLogger("bigserve")
+
+_PATIENCE = 0.05
+"""Seconds after which to come again when too many steps wait; a queue is through in less."""
+
+
+class Act(NamedTuple):
+    """Steps of some episodes, and whom to tell what came of them.
+
+    `observe` gives the bytes of the observations, if they are as the spec wants them; `deadline`
+    and `arrived` are by the monotonic clock.
+    """
+
+    owner: str
+    ids: list[str]
+    steps: list[int]
+    observe: Callable[[ArraySpec], bytes]
+    deadline: float
+    arrived: float
+    deliver: Callable[["Acted"], None]
+
+
+class Acted(NamedTuple):
+    """What came of them. Rows of items with a fault are 0; details are None where all have one."""
+
+    version: Version | None
+    actions: Int[np.ndarray, " item"]
+    details: Float[np.ndarray, "item detail"] | None
+    faults: list[Fault]
+    duplicates: list[int]
+
+
+class Waiting(NamedTuple):
+    """An Act that waits, with its episodes looked up and its observations checked."""
+
+    act: Act
+    tickets: list[int]
+    data: bytes
+
+
+@dataclass
+class _Answer:
+    """What is known so far of what came of an Act: of some items before the batch runs."""
+
+    act: Act
+    faults: list[Fault] = field(default_factory=list)
+    duplicates: dict[int, int] = field(default_factory=dict)
+    """The slots of items that were answered again, by place."""
+
+
+class _Part(NamedTuple):
+    """The items of one Act that go into a batch: their places in the Act, None for all of them."""
+
+    answer: _Answer
+    places: list[int] | None
+    size: int
+
+
+class _Batch(NamedTuple):
+    """Steps of different episodes of one version."""
+
+    version: Version
+    parts: list[_Part]
+    slots: Int[np.ndarray, " step"]
+    seen: Int[np.ndarray, "step word"]
+    waited: float
+
+
+class Steps:
+    """Applies the rules of the contract to Acts."""
+
+    def __init__(
+        self,
+        episodes: Episodes,
+        models: Models,
+        metrics: Metrics,
+        *,
+        max_queued: int,
+        max_batch: int,
+    ):
+        self._episodes = episodes
+        self._models = models
+        self._metrics = metrics
+        self._max_queued = max_queued
+        self._max_batch = max_batch
+        self.queued = 0
+
+    def submit(self, act: Act) -> None:
+        """Takes an Act in, and delivers what comes of it, now or later.
+
+        Raises what fails the call as a whole: nothing has changed then, and nothing is delivered.
+        """
+        episodes, answer = self._episodes, _Answer(act)
+        tickets = episodes.find(act.owner, act.ids)
+        first = next((ticket for ticket in tickets if ticket != UNKNOWN), None)
+        if first is None:
+            for place, id in enumerate(act.ids):
+                fault = _repeated(act.ids, place) or episodes.explain_absence(act.owner, id, place)
+                answer.faults.append(fault)
+            self._tell(answer, None)
+            return
+        version = self._models[int(episodes.version[first % episodes.capacity])]
+        data = act.observe(version.bundle.observation)
+        if self.queued + len(act.ids) > self._max_queued:
+            message = f"At most {self._max_queued} steps may wait, and so many do. Send it again."
+            self._refuse(answer, version, Problem.ITEM_OVERLOADED, message)
+        elif len(act.ids) > 1 and self._is_mixed(tickets, version):
+            self._split(act, tickets, version, data)
+        else:
+            self.queued += len(act.ids)
+            version.waiting.append(Waiting(act, tickets, data))
+            if not version.running:  # what else this turn of the event loop brings goes along
+                version.running = True
+                asyncio.get_running_loop().call_soon(self._run, version)
+
+    def _is_mixed(self, tickets: list[int], version: Version) -> bool:
+        known = np.array(tickets)
+        numbers = self._episodes.version[known % self._episodes.capacity]
+        return bool(((numbers != version.number) & (known != UNKNOWN)).any())
+
+    def _split(self, act: Act, tickets: list[int], lead: Version, data: bytes) -> None:
+        """Submits the items of each version by themselves, and puts together what comes of them."""
+        count, capacity = len(act.ids), self._episodes.capacity
+        groups: dict[int, list[int]] = {}
+        for place, ticket in enumerate(tickets):
+            number = int(self._episodes.version[ticket % capacity])
+            groups.setdefault(lead.number if ticket == UNKNOWN else number, []).append(place)
+        whole = Acted(lead, np.zeros(count, np.int32), lead.no_details(count), [], [])
+        outstanding = len(groups)
+
+        def merge(places: list[int], part: Acted) -> None:
+            nonlocal outstanding
+            whole.actions[places] = part.actions
+            if part.details is not None and whole.details is not None:
+                whole.details[places] = part.details
+            whole.faults.extend(f._replace(place=places[f.place]) for f in part.faults)
+            whole.duplicates.extend(places[place] for place in part.duplicates)
+            outstanding -= 1
+            if not outstanding:
+                whole.faults.sort()
+                whole.duplicates.sort()
+                act.deliver(whole)
+
+        rows = lead.view(data, count)
+        for number, places in groups.items():
+            part = act._replace(
+                ids=[act.ids[place] for place in places],
+                steps=[act.steps[place] for place in places],
+                observe=lambda _, places=places: rows[places].tobytes(),
+                deliver=functools.partial(merge, places),
+            )
+            if self._models[number].fits(lead):
+                self.submit(part)
+            else:
+                message = f"Its specs must be those of {lead.name!r}, as item 0 is. Send it alone."
+                self._refuse(_Answer(part), None, Problem.ITEM_INVALID, message)
+
+    # ── batches ──────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self, version: Version) -> None:
+        """Sends the next batch to the engine, if there is one."""
+        while version.waiting:
+            taken = self._take(version)
+            try:
+                batch = self._make_batch(version, taken)
+            except Exception as error:  # a fault of ours; those after it shall not wait for ever
+                self._fail(version, [one.act for one in taken], error)
+                continue
+            if batch is None:
+                continue
+            rows, began = _rows(batch.slots), time.monotonic()
+            self._episodes.busy[rows] = True
+            states = version.rows[rows, : version.engine.state_width]
+            given = np.concatenate([states, batch.seen], 1)
+            version.worker.submit(
+                functools.partial(version.engine.step, given),
+                functools.partial(self._finish, batch, began),
+            )
+            return
+        version.running = False
+
+    def _take(self, version: Version) -> list[Waiting]:
+        """The Acts that have waited longest, as many as fit into a batch."""
+        waiting = version.waiting
+        taken = [waiting.popleft()]
+        count = len(taken[0].tickets)
+        while waiting and count + len(waiting[0].tickets) <= self._max_batch:
+            taken.append(waiting.popleft())
+            count += len(taken[-1].tickets)
+        return taken
+
+    def _make_batch(self, version: Version, taken: list[Waiting]) -> _Batch | None:
+        """What there is to step in these Acts, if anything; the rest is told or waits on."""
+        now = time.monotonic()
+        tickets = np.array([ticket for one in taken for ticket in one.tickets])
+        steps = np.array([step for one in taken for step in one.act.steps], np.uint64)
+        count = len(tickets)
+        observations = version.view(b"".join([one.data for one in taken]), count)
+        fine = self._look_over(version, tickets, steps, observations)
+        if (
+            fine.all()
+            and (count == 1 or len(set(tickets.tolist())) == count)
+            and min(one.act.deadline for one in taken) > now
+        ):
+            parts = [_Part(_Answer(one.act), None, len(one.tickets)) for one in taken]
+        else:
+            parts, chosen = self._pick(version, taken, observations, now)
+            tickets, observations = tickets[chosen], observations[chosen]
+        if not parts:
+            return None
+        slots, seen = tickets % self._episodes.capacity, version.engine.pack(observations)
+        return _Batch(version, parts, slots, seen, now - taken[0].act.arrived)
+
+    def _look_over(
+        self,
+        version: Version,
+        tickets: Int[np.ndarray, " step"],
+        steps: Int[np.ndarray, " step"],
+        observations: Shaped[np.ndarray, "step ..."],
+    ) -> Bool[np.ndarray, " step"]:
+        """Which items are the next step of an open episode of this version."""
+        episodes = self._episodes
+        slots = tickets % episodes.capacity
+        return (
+            (episodes.tickets[slots] == tickets)
+            & (episodes.next_step[slots] == steps)
+            & (episodes.deadline[slots] > episodes.clock())
+            & _valid(observations, version.bundle.observation)
+        )
+
+    def _finish(
+        self,
+        batch: _Batch,
+        began: float,
+        stepped: Int[np.ndarray, "step word"] | None,
+        error: Exception | None,
+    ) -> None:
+        """Writes down what the engine did, and tells everybody."""
+        version, took = batch.version, time.monotonic() - began
+        if stepped is None:
+            self._fail(version, [part.answer.act for part in batch.parts], error)
+        else:
+            self._apply(batch, stepped)
+            size = len(batch.slots)
+            padded = -(-size // BLOCK) * BLOCK
+            self._metrics.batch(version.name, size, padded, batch.waited, took)
+        self._episodes.release(batch.slots)
+        self._run(version)
+
+    def _fail(self, version: Version, acts: list[Act], error: Exception | None) -> None:
+        id = incident()
+        log.error("a step failed", exc_info=error, extra={"incident": id})
+        for act in acts:
+            self.queued -= len(act.ids)
+            message = f"The server failed; its log has it as {id}."
+            self._refuse(_Answer(act), version, Problem.INTERNAL, message)
+
+    def _apply(self, batch: _Batch, stepped: Int[np.ndarray, "step word"]) -> None:
+        version, slots, seen = batch.version, batch.slots, batch.seen
+        taken, impossible = stepped[:, :-1], stepped[:, -1] != 0
+        surprised = bool(impossible.any())
+        if surprised:
+            slots, seen, taken = (part[~impossible] for part in (slots, seen, taken))
+            stepped = np.where(impossible[:, None], 0, stepped)
+        rows = _rows(slots)
+        version.rows[rows] = taken
+        version.seen[rows] = seen
+        self._episodes.advance(rows)
+        actions = np.ascontiguousarray(stepped[:, engine.PREVIOUS])
+        details = version.details(stepped[:, :-1])
+        start = 0
+        for answer, places, size in batch.parts:
+            part = slice(start, start + size)
+            if surprised:
+                for row in np.flatnonzero(impossible[part]).tolist():
+                    place = row if places is None else places[row]
+                    answer.faults.append(Fault(place, *_IMPOSSIBLE))
+            self.queued -= len(answer.act.ids)
+            self._tell(answer, version, places, actions[part], details[part])
+            start += size
+
+    # ── Acts where not everything is plain ───────────────────────────────────────────────────────
+
+    def _pick(
+        self,
+        version: Version,
+        taken: list[Waiting],
+        observations: Shaped[np.ndarray, "step ..."],
+        now: float,
+    ) -> tuple[list[_Part], list[int]]:
+        """The parts of a batch, and which of all the items are in it. The others are told."""
+        parts, chosen, start = list[_Part](), list[int](), 0
+        used, again = set[int](), list[Waiting]()
+        for one in taken:
+            end, answer = start + len(one.tickets), _Answer(one.act)
+            if used.intersection(one.tickets):  # it must see what the one before it does
+                again.append(one)
+            elif one.act.deadline <= now:
+                self.queued -= len(one.tickets)
+                message = "Its time ran out before its batch began. Send it again."
+                self._refuse(answer, version, Problem.ITEM_TOO_LATE, message)
+            elif places := self._sort_out(version, answer, observations[start:end]):
+                parts.append(_Part(answer, places, len(places)))
+                chosen += [start + place for place in places]
+                used.update(one.tickets)
+            else:
+                self.queued -= len(one.tickets)
+                self._tell(answer, version)
+            start = end
+        version.waiting.extendleft(reversed(again))
+        return parts, chosen
+
+    def _sort_out(
+        self, version: Version, answer: _Answer, observations: Shaped[np.ndarray, "item ..."]
+    ) -> list[int]:
+        """Answers or refuses items one by one. The places of those that are left."""
+        act, places = answer.act, list[int]()
+        valid = _valid(observations, version.bundle.observation)
+        for place, id in enumerate(act.ids):
+            episode = self._episodes.get(act.owner, id)
+            if fault := _repeated(act.ids, place):
+                pass
+            elif episode is None:
+                fault = self._episodes.explain_absence(act.owner, id, place)
+            elif episode.version != version.number:
+                message = f"Episode {id!r} was closed and opened anew meanwhile. Send it again."
+                fault = Fault(place, Problem.ITEM_INVALID, message)
+            else:
+                fault = self._examine(version, answer, place, episode.slot, observations[place])
+                if fault is None and place not in answer.duplicates:
+                    if valid[place]:
+                        places.append(place)
+                    else:
+                        fault = _invalid(place, version.bundle.observation)
+            if fault is not None:
+                answer.faults.append(fault)
+        return places
+
+    def _examine(
+        self,
+        version: Version,
+        answer: _Answer,
+        place: int,
+        slot: int,
+        observation: Shaped[np.ndarray, "..."],
+    ) -> Fault | None:
+        """What is wrong with the step of an open episode, unless it is the next or a duplicate."""
+        expected, step = int(self._episodes.next_step[slot]), answer.act.steps[place]
+        message = f"Step {expected} must come next, got {step}"
+        if step > expected:
+            message = f"{message}: a step is missing."
+            return Fault(place, Problem.STEP_AHEAD, message, expected)
+        if step < expected - 1:
+            message = f"{message}, which was answered long ago."
+            return Fault(place, Problem.STEP_BEHIND, message, expected)
+        if step == expected - 1:
+            if version.engine.pack(observation[None]).tobytes() != version.seen[slot].tobytes():
+                message = (
+                    f"Step {step} was made with another observation. Send step {expected}, or "
+                    f"step {step} as it was."
+                )
+                return Fault(place, Problem.STEP_DIFFERS, message, expected)
+            answer.duplicates[place] = slot
+            self._episodes.renew(slot)
+        return None
+
+    # ── telling ──────────────────────────────────────────────────────────────────────────────────
+
+    def _refuse(
+        self, answer: _Answer, version: Version | None, problem: Problem, message: str
+    ) -> None:
+        """Refuses every item for one reason."""
+        wait = _PATIENCE if problem == Problem.ITEM_OVERLOADED else 0.0
+        answer.faults = [
+            Fault(place, problem, message, retry_after=wait) for place in range(len(answer.act.ids))
+        ]
+        self._tell(answer, version)
+
+    def _tell(
+        self,
+        answer: _Answer,
+        version: Version | None,
+        places: list[int] | None = None,
+        actions: Int[np.ndarray, " part"] | None = None,
+        details: Float[np.ndarray, "part detail"] | None = None,
+    ) -> None:
+        """Delivers what came of an Act: of the items in `places`, of duplicates, and of faults."""
+        act, faults, duplicates = answer.act, answer.faults, answer.duplicates
+        count, failed = len(act.ids), {}
+        if faults or duplicates or actions is None:
+            faults.sort()
+            failed = collections.Counter(fault.problem.name for fault in faults)
+            whole = np.zeros(count, np.int32)
+            whole_details = None if version is None else version.no_details(count)
+            if actions is not None:
+                chosen = slice(None) if places is None else places
+                whole[chosen] = actions
+            if whole_details is not None and version is not None:
+                if details is not None:
+                    whole_details[slice(None) if places is None else places] = details
+                for place, slot in duplicates.items():
+                    whole[place] = version.rows[slot, engine.PREVIOUS]
+                    whole_details[place] = version.details(version.rows[slot])
+            actions, details = whole, whole_details
+        applied = count - len(faults) - len(duplicates)
+        name = "" if version is None else version.name
+        self._metrics.steps(name, applied, len(duplicates), failed)
+        act.deliver(Acted(version, actions, details, faults, sorted(duplicates)))
+
+
+_IMPOSSIBLE = (
+    Problem.OBSERVATION_IMPOSSIBLE,
+    "No context explains that this observation followed the last action. If it is right, the model "
+    "does not describe the world; otherwise send it as it was.",
+)
+
+
+def _repeated(ids: list[str], place: int) -> Fault | None:
+    if ids.index(ids[place]) == place:
+        return None
+    message = f"Episode {ids[place]!r} must occur once in a message, and has before."
+    return Fault(place, Problem.ITEM_INVALID, message)
+
+
+def _invalid(place: int, spec: ArraySpec) -> Fault:
+    bounds = "" if spec.minimum is None else f" from {spec.minimum:g} to {spec.maximum:g}"
+    message = f"`observation` must be finite numbers{bounds}, and row {place} is not."
+    return Fault(place, Problem.OBSERVATION_INVALID, message)
+
+
+def _rows(slots: Int[np.ndarray, " step"]) -> Int[np.ndarray, " step"] | slice:
+    """The same rows by a slice where it is one, which is an order of magnitude quicker."""
+    return slice(int(slots[0]), int(slots[0]) + 1) if len(slots) == 1 else slots
+
+
+def _valid(
+    observations: Shaped[np.ndarray, "step ..."], spec: ArraySpec
+) -> Bool[np.ndarray, " step"]:
+    """Which rows hold only finite numbers within the bounds."""
+    if spec.minimum is not None and spec.maximum is not None:
+        fine = (observations >= spec.minimum) & (observations <= spec.maximum)
+    elif observations.dtype.kind == "f":
+        fine = np.isfinite(observations)
+    else:
+        return np.ones(len(observations), bool)
+    return np.asarray(fine.reshape(len(observations), -1).all(1))
