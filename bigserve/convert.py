@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Shaped
 
 from bigproto.v1 import policy_pb2 as wire
+from bigserve.acts import Act, Acted
 from bigserve.config import LimitsConfig
 from bigserve.core import NOTHING, Explained, Record
 from bigserve.episodes import Episode, Rule
 from bigserve.errors import Fault, InvalidRequest, LimitReached
 from bigserve.models import Version
-from bigserve.steps import Act, Acted
 from bigtrain.bundle import ArraySpec, Bundle
 
 _DTYPES = {
@@ -305,9 +305,8 @@ def write_acted(request: wire.ActRequest, acted: Acted) -> wire.ActReply:
     )
     if acted.faults:
         reply.errors.extend(map(write_fault, acted.faults))
-    if request.HasField("details") and acted.version is not None and acted.details is not None:
-        details, wanted = acted.details, request.details
-        split = 1 + len(acted.version.bundle.action_names)
+    if request.HasField("details") and acted.details is not None:
+        details, wanted, split = acted.details, request.details, 1 + acted.num_actions
         if wanted.values:
             reply.values.CopyFrom(_write_floats(details[:, 1:split]))
         if wanted.belief:

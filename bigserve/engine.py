@@ -129,12 +129,16 @@ class Engine:
         states = jax.tree.unflatten(self._tree, before)
         given = states, _take(rows, self._observation), rows[:, PREVIOUS]
         after, decision = self._decide(given, num_blocks)
-        head = rows[:, :HEAD].at[:, BEGUN].set(1)
-        head = head.at[:, STEP].set((rows[:, STEP] + 1) & SIGNED)
-        head = head.at[:, PREVIOUS].set(_choose(decision, rows))
-        details = [decision.belief.entropy[:, None], decision.values, decision.belief.probs]
-        columns = [head, *jax.tree.leaves(after), *details, decision.surprised[:, None]]
-        return jnp.concatenate([_to_words(column) for column in columns], 1)
+        begun, step = jnp.ones(len(rows), jnp.int32), (rows[:, STEP] + 1) & SIGNED
+        return _put_together(
+            jnp.stack([begun, step, _choose(decision, rows)], 1),  # BEGUN, STEP, PREVIOUS
+            rows[:, KEY.start : HEAD],
+            *jax.tree.leaves(after),
+            decision.belief.entropy[:, None],
+            decision.values,
+            decision.belief.probs,
+            decision.surprised[:, None],
+        )
 
     def _decide(self, given: Any, num_blocks: Int[Array, ""] | None) -> tuple[Any, Decision]:
         if num_blocks is None:
@@ -213,6 +217,16 @@ def _take(rows: Int[Array, "episode word"], leaf: _Leaf) -> Shaped[Array, "episo
     else:
         data = lax.bitcast_convert_type(words, leaf.dtype)
     return data.reshape(len(rows), -1)[:, : math.prod(leaf.shape)].reshape(-1, *leaf.shape)
+
+
+def _put_together(*columns: Shaped[Array, "episode ..."]) -> Int[Array, "episode word"]:
+    """All columns as words, side by side; put in one by one, which beats concatenating."""
+    parts = [_to_words(column) for column in columns]
+    whole, start = jnp.zeros((len(parts[0]), sum(p.shape[1] for p in parts)), jnp.int32), 0
+    for part in parts:
+        whole = lax.dynamic_update_slice(whole, part, (0, start))
+        start += part.shape[1]
+    return whole
 
 
 def _to_words(values: Shaped[Array, "episode ..."]) -> Int[Array, "episode word"]:

@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from bigserve.acts import Waiting
 from bigserve.config import ServerConfig
 from bigserve.engine import Engine
 from bigserve.errors import BundleRefused, InvalidRequest, NotFound
@@ -18,9 +19,6 @@ from bigserve.worker import Worker
 from bigtrain import load_bundle
 from bigtrain.bundle import Bundle
 from bigtrain.errors import BundleError
-
-if TYPE_CHECKING:
-    from bigserve.steps import Waiting
 
 log = logging.getLogger("bigserve")
 
@@ -54,7 +52,8 @@ class Version:
         self.live = 0
         self.waiting: collections.deque[Waiting] = collections.deque()
         self.running = False
-        self._num_details = 1 + len(bundle.action_names) + len(bundle.context_names)
+        self.num_actions = len(bundle.action_names)
+        self._num_details = 1 + self.num_actions + len(bundle.context_names)
         # Rows that were never used cost nothing: the system gives memory when it is written to.
         width, size = engine.state_width, engine.width - engine.state_width
         self.rows = np.zeros((capacity, width + self._num_details), np.int32)

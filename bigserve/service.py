@@ -19,6 +19,7 @@ from grpc.aio import EOF  # pyright: ignore[reportAttributeAccessIssue]: generat
 from bigproto.v1 import policy_pb2 as wire
 from bigproto.v1 import policy_pb2_grpc
 from bigserve import convert
+from bigserve.acts import Acted
 from bigserve.config import NAME, ServerConfig
 from bigserve.core import Core
 from bigserve.errors import CallError, Fault, InvalidRequest, Late, NotPermitted, Problem
@@ -26,7 +27,6 @@ from bigserve.logs import incident
 from bigserve.metrics import Metrics
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator
-from bigserve.steps import Acted
 
 log = logging.getLogger("bigserve")
 

@@ -10,7 +10,6 @@ import collections
 import functools
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from bigserve import engine
+from bigserve.acts import Act, Acted, Merged, Waiting
 from bigserve.episodes import UNKNOWN, Episodes
 from bigserve.errors import Fault, Problem
 from bigserve.logs import incident
@@ -30,40 +30,6 @@ log = logging.getLogger("bigserve")
 
 _PATIENCE = 0.05
 """Seconds after which to come again when too many steps wait; a queue is through in less."""
-
-
-class Act(NamedTuple):
-    """Steps of some episodes, and whom to tell what came of them.
-
-    `observe` gives the bytes of the observations, if they are as the spec wants them; `deadline`
-    and `arrived` are by the monotonic clock.
-    """
-
-    owner: str
-    ids: list[str]
-    steps: list[int]
-    observe: Callable[[ArraySpec], bytes]
-    deadline: float
-    arrived: float
-    deliver: Callable[["Acted"], None]
-
-
-class Acted(NamedTuple):
-    """What came of them. Rows of items with a fault are 0; details are None where all have one."""
-
-    version: Version | None
-    actions: Int[np.ndarray, " item"]
-    details: Float[np.ndarray, "item detail"] | None
-    faults: list[Fault]
-    duplicates: list[int]
-
-
-class Waiting(NamedTuple):
-    """An Act that waits, with its episodes looked up and its observations checked."""
-
-    act: Act
-    tickets: list[int]
-    data: bytes
 
 
 @dataclass
@@ -132,56 +98,15 @@ class Steps:
         if self.queued + len(act.ids) > self._max_queued:
             message = f"At most {self._max_queued} steps may wait, and so many do. Send it again."
             self._refuse(answer, version, Problem.ITEM_OVERLOADED, message)
-        elif len(act.ids) > 1 and self._is_mixed(tickets, version):
-            self._split(act, tickets, version, data)
         else:
-            self.queued += len(act.ids)
-            version.waiting.append(Waiting(act, tickets, data))
-            if not version.running:  # what else this turn of the event loop brings goes along
-                version.running = True
-                asyncio.get_running_loop().call_soon(self._run, version)
+            self._enqueue(version, Waiting(act, tickets, data))
 
-    def _is_mixed(self, tickets: list[int], version: Version) -> bool:
-        known = np.array(tickets)
-        numbers = self._episodes.version[known % self._episodes.capacity]
-        return bool(((numbers != version.number) & (known != UNKNOWN)).any())
-
-    def _split(self, act: Act, tickets: list[int], lead: Version, data: bytes) -> None:
-        """Submits the items of each version by themselves, and puts together what comes of them."""
-        count, capacity = len(act.ids), self._episodes.capacity
-        groups: dict[int, list[int]] = {}
-        for place, ticket in enumerate(tickets):
-            number = int(self._episodes.version[ticket % capacity])
-            groups.setdefault(lead.number if ticket == UNKNOWN else number, []).append(place)
-        whole = Acted(lead, np.zeros(count, np.int32), lead.no_details(count), [], [])
-        outstanding = len(groups)
-
-        def merge(places: list[int], part: Acted) -> None:
-            nonlocal outstanding
-            whole.actions[places] = part.actions
-            if part.details is not None and whole.details is not None:
-                whole.details[places] = part.details
-            whole.faults.extend(f._replace(place=places[f.place]) for f in part.faults)
-            whole.duplicates.extend(places[place] for place in part.duplicates)
-            outstanding -= 1
-            if not outstanding:
-                whole.faults.sort()
-                whole.duplicates.sort()
-                act.deliver(whole)
-
-        rows = lead.view(data, count)
-        for number, places in groups.items():
-            part = act._replace(
-                ids=[act.ids[place] for place in places],
-                steps=[act.steps[place] for place in places],
-                observe=lambda _, places=places: rows[places].tobytes(),
-                deliver=functools.partial(merge, places),
-            )
-            if self._models[number].fits(lead):
-                self.submit(part)
-            else:
-                message = f"Its specs must be those of {lead.name!r}, as item 0 is. Send it alone."
-                self._refuse(_Answer(part), None, Problem.ITEM_INVALID, message)
+    def _enqueue(self, version: Version, waiting: Waiting) -> None:
+        self.queued += len(waiting.tickets)
+        version.waiting.append(waiting)
+        if not version.running:  # what else this turn of the event loop brings goes along
+            version.running = True
+            asyncio.get_running_loop().call_soon(self._run, version)
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────────
 
@@ -227,7 +152,7 @@ class Steps:
         fine = self._look_over(version, tickets, steps, observations)
         if (
             fine.all()
-            and (count == 1 or len(set(tickets.tolist())) == count)
+            and (count == 1 or len({ticket for one in taken for ticket in one.tickets}) == count)
             and min(one.act.deadline for one in taken) > now
         ):
             parts = [_Part(_Answer(one.act), None, len(one.tickets)) for one in taken]
@@ -251,6 +176,7 @@ class Steps:
         slots = tickets % episodes.capacity
         return (
             (episodes.tickets[slots] == tickets)
+            & (episodes.version[slots] == version.number)
             & (episodes.next_step[slots] == steps)
             & (episodes.deadline[slots] > episodes.clock())
             & _valid(observations, version.bundle.observation)
@@ -327,6 +253,8 @@ class Steps:
                 self.queued -= len(one.tickets)
                 message = "Its time ran out before its batch began. Send it again."
                 self._refuse(answer, version, Problem.ITEM_TOO_LATE, message)
+            elif self._split(one, version):
+                pass
             elif places := self._sort_out(version, answer, observations[start:end]):
                 parts.append(_Part(answer, places, len(places)))
                 chosen += [start + place for place in places]
@@ -337,6 +265,34 @@ class Steps:
             start = end
         version.waiting.extendleft(reversed(again))
         return parts, chosen
+
+    def _split(self, whole: Waiting, lead: Version) -> bool:
+        """Enqueues the items of each version by themselves, if there are several versions."""
+        act, count = whole.act, len(whole.tickets)
+        groups: dict[int, list[int]] = {}
+        for place, ticket in enumerate(whole.tickets):
+            number = int(self._episodes.version[ticket % self._episodes.capacity])
+            groups.setdefault(lead.number if ticket == UNKNOWN else number, []).append(place)
+        if len(groups) == 1:
+            return False
+        rows = lead.view(whole.data, count)
+        nothing = Acted(np.zeros(count, np.int32), lead.no_details(count), lead.num_actions, [], [])
+        merged = Merged(act, nothing, len(groups))
+        self.queued -= count
+        for number, places in groups.items():
+            part = act._replace(
+                ids=[act.ids[place] for place in places],
+                steps=[act.steps[place] for place in places],
+                deliver=functools.partial(merged.add, places),
+            )
+            version = self._models[number]
+            if version.fits(lead):
+                tickets = [whole.tickets[place] for place in places]
+                self._enqueue(version, Waiting(part, tickets, rows[places].tobytes()))
+            else:
+                message = f"Its specs must be those of {lead.name!r}, as item 0 is. Send it alone."
+                self._refuse(_Answer(part), None, Problem.ITEM_INVALID, message)
+        return True
 
     def _sort_out(
         self, version: Version, answer: _Answer, observations: Shaped[np.ndarray, "item ..."]
@@ -431,9 +387,9 @@ class Steps:
                     whole_details[place] = version.details(version.rows[slot])
             actions, details = whole, whole_details
         applied = count - len(faults) - len(duplicates)
-        name = "" if version is None else version.name
+        name, num_actions = ("", 0) if version is None else (version.name, version.num_actions)
         self._metrics.steps(name, applied, len(duplicates), failed)
-        act.deliver(Acted(version, actions, details, faults, sorted(duplicates)))
+        act.deliver(Acted(actions, details, num_actions, faults, sorted(duplicates)))
 
 
 _IMPOSSIBLE = (
