@@ -1,23 +1,26 @@
-"""What a policy server costs beside a bare echo of the same messages. Run: python benchmarks/serving.py
+"""What a policy server costs beside a bare echo of the same messages.
 
-Loopback, one client process and one server process. The policy is a GRU of 64 units with its exact
-belief, as in a fleet of tiger-treasure robots. The echo is grpc.aio with no protobuf on its side:
-it takes bytes and returns bytes of the right length. Both are measured in turn, several times, and
-the ratios are medians over the turns; the machine may be as noisy as it likes.
+Loopback, one client process and one server process. The policy is a GRU of 64 units on an encoder
+of 16, with the exact belief, as for a fleet of tiger-treasure robots. The echo is grpc.aio without
+protobuf on its side: it takes bytes and returns bytes of the right length. Both are measured in
+turn, several times; the ratios are medians over the turns.
 """
 
 import argparse
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import jax
@@ -37,8 +40,24 @@ UNITS = 64
 REST = np.eye(6, dtype=np.float32)[5]
 """The last state: whatever is done there, it is what comes next."""
 
-Drive = Callable[[str, float], Awaitable[float]]
-"""Runs for some seconds against an address, and returns what is measured."""
+
+class Served(NamedTuple):
+    """A server that runs."""
+
+    address: str
+    metrics_port: int | None
+
+    def scrape(self) -> dict[str, float]:
+        """Sums and counts of what it times, for messages of streams alone."""
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url) as page:
+            lines = page.read().decode().splitlines()
+        found = {}
+        for line in lines:
+            match = re.fullmatch(r"(\w+_seconds_(?:sum|count))\{(.*)\} (\S+)", line)
+            if match and ("method" not in match[2] or "ActStream.message" in match[2]):
+                found[match[1]] = float(match[3])
+        return found
 
 
 def main() -> None:
@@ -55,30 +74,48 @@ def main() -> None:
         bundle = Path(folder) / "tiger.big"
         make_bundle(bundle)
         served = ["-m", "bigserve", str(bundle), "--listen", "127.0.0.1:0"]
+        served += ["--metrics-listen", "127.0.0.1:0", "--log-format", "json"]
         with server([__file__, "--echo"]) as echo, server(served) as policy:
             asyncio.run(compare(echo, policy, asked.seconds, asked.turns))
 
 
-async def compare(echo: str, policy: str, seconds: float, turns: int) -> None:
-    """Measures one against the other, in turn."""
-    table = Table(title=f"bigserve beside a bare grpc.aio echo; GRU of {UNITS}, {turns} turns")
+async def compare(echo: Served, policy: Served, seconds: float, turns: int) -> None:
+    """Measures one against the other, in turn, and prints."""
+    ratios = Table(title=f"bigserve beside a bare grpc.aio echo: medians of {turns} turns")
     for column in ("what", "echo", "bigserve", "ratio", "aim"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    cases: list[tuple[str, Drive, str, float, str]] = [
-        ("latency, 1 episode on a stream", latency, "µs", 1e6, "≤ 1.3"),
-        ("steps a second, 16 episodes", lambda a, s: steps(a, s, 16), "/s", 1, ""),
-        ("steps a second, 64 episodes", lambda a, s: steps(a, s, 64), "/s", 1, "≥ 0.85"),
-        ("steps a second, 256 a message", lambda a, s: rows(a, s, 256), "/s", 1, "≥ 0.6, then 0.8"),
-    ]
-    for name, drive, unit, scale, aim in cases:
+        ratios.add_column(column, justify="left" if column == "what" else "right")
+    parts = Table(title="where the time of a message goes in bigserve, µs, means")
+    for column in ("what", "waits for the engine", "engine", "waits for the loop", "in all"):
+        parts.add_column(column, justify="left" if column == "what" else "right")
+    for case in CASES:
         pairs = []
+        before = policy.scrape()
         for _ in range(turns):
-            pairs.append((await drive(echo, seconds), await drive(policy, seconds)))
-        ratios = [served / echoed for echoed, served in pairs]
-        columns = (statistics.median(column) * scale for column in zip(*pairs, strict=True))
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        table.add_row(name, *(f"{value:,.0f} {unit}" for value in columns), spread, aim)
-    Console().print(table)
+            pairs.append(
+                (await case.drive(echo.address, seconds), await case.drive(policy.address, seconds))
+            )
+        parts.add_row(case.name, *split_time(before, policy.scrape()))
+        found = [served / echoed for echoed, served in pairs]
+        medians = (statistics.median(column) * case.scale for column in zip(*pairs, strict=True))
+        spread = f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+        ratios.add_row(case.name, *(f"{v:,.0f} {case.unit}" for v in medians), spread, case.aim)
+    console = Console(width=120)
+    console.print(ratios)
+    console.print(parts)
+
+
+def split_time(before: dict[str, float], after: dict[str, float]) -> list[str]:
+    """From two scrapes: until the engine begins, in it, until the reply is made, and in all."""
+
+    def mean(name: str) -> float:
+        total, count = (
+            after[f"{name}_{k}"] - before.get(f"{name}_{k}", 0) for k in ("sum", "count")
+        )
+        return 1e6 * total / count
+
+    waits, computes = mean("bigserve_queue_seconds"), mean("bigserve_compute_seconds")
+    total = mean("bigserve_request_seconds")
+    return [f"{value:,.0f}" for value in (waits, computes, total - waits - computes, total)]
 
 
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────
@@ -106,6 +143,24 @@ async def rows(address: str, seconds: float, episodes: int) -> float:
     async with stub(address) as policy:
         took = await drive_stream(policy, seconds, episodes)
     return episodes * len(took) / sum(took)
+
+
+class Case(NamedTuple):
+    """Something to measure."""
+
+    name: str
+    drive: Callable[[str, float], Awaitable[float]]
+    unit: str
+    scale: float
+    aim: str
+
+
+CASES = (
+    Case("latency, 1 episode on a stream", latency, "µs", 1e6, "≤ 1.3"),
+    Case("steps, 16 episodes", functools.partial(steps, episodes=16), "/s", 1, ""),
+    Case("steps, 64 episodes", functools.partial(steps, episodes=64), "/s", 1, "≥ 0.85"),
+    Case("steps, 256 a message", functools.partial(rows, episodes=256), "/s", 1, "≥ 0.6"),
+)
 
 
 async def drive_stream(
@@ -144,14 +199,15 @@ async def stub(address: str):
 
 
 @contextlib.contextmanager
-def server(arguments: list[str]) -> Iterator[str]:
-    """A server as a process of its own, by its address."""
+def server(arguments: list[str]) -> Iterator[Served]:
+    """A server as a process of its own."""
     process = subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         for line in process.stderr:
-            if found := re.search(r"listening on (\S+)", line):
-                yield found[1]
+            if found := re.search(r"listening on ([\d.:]+)", line):
+                port = re.search(r'"metrics_port": (\d+)', line)
+                yield Served(found[1], int(port[1]) if port else None)
                 return
         sys.exit("The server did not start.")
     finally:
@@ -209,7 +265,7 @@ def make_bundle(path: Path) -> None:
         jnp.asarray(cmdp.observation_array()),
         num_contexts=cmdp.num_contexts,
         num_actions=cmdp.num_actions,
-        config=PolicyConfig(NetworkConfig(width=UNITS, depth=2), core="gru", core_width=UNITS),
+        config=PolicyConfig(NetworkConfig(width=16, depth=1), core="gru", core_width=UNITS),
         key=jax.random.key(0),
     )
     policy = NetworkPolicy(FilterTracker(cmdp), network, 0.0, 1.0, cmdp.gamma)

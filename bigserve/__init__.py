@@ -1,4 +1,4 @@
-"""The server: loads a bundle that `bigtrain` wrote and keeps one belief for every episode.
+"""The server: loads bundles that `bigtrain` wrote and keeps one belief for every episode.
 
-Nothing is served yet. The wire contract it will speak is `proto/bigproto/v1/policy.proto`.
+`bigserve FILE...` runs it (docs/serving.md); `proto/bigproto/v1/policy.proto` is what it speaks.
 """

@@ -256,7 +256,7 @@ def _write_seconds(seconds: float, duration: Any) -> None:
 
 
 def _read_seconds(name: str, duration: Any) -> float:
-    seconds = duration.seconds + duration.nanos * 1e-9
+    seconds = duration.seconds + duration.nanos / 1e9  # rounds as it should, unlike * 1e-9
     if seconds < 0:
         raise InvalidRequest(f"`{name}` must not be negative, got {seconds:g} s.")
     return seconds

@@ -25,6 +25,9 @@ PolicyState = dict[str, Shaped[np.ndarray, "..."]]
 
 NOTHING = np.zeros(0, np.float32)
 
+_GLANCE = 0.005
+"""Seconds between looks at whether all steps are done."""
+
 
 class Record(NamedTuple):
     """All that the next step of an episode needs, wherever it is made.
@@ -111,6 +114,7 @@ class Core:
 
     async def end(self, owner: str, ids: Sequence[str]) -> list[Fault]:
         """Ends episodes; those that have ended already are as good."""
+        self._check_running()
         for id in ids:
             episode = await self._settle(owner, id)
             if episode is not None:
@@ -122,8 +126,7 @@ class Core:
 
     def act(self, act: Act) -> None:
         """Takes steps in; what comes of them is delivered."""
-        if self.stopped:
-            raise Unavailable("The server is shutting down. Send it again in a while.")
+        self._check_running()
         self.steps.submit(act)
 
     # ── explain ──────────────────────────────────────────────────────────────────────────────────
@@ -147,6 +150,7 @@ class Core:
         self, owner: str, ids: Sequence[str], *, close: bool
     ) -> tuple[list[Record], list[Fault]]:
         """The episodes as they stand, and those that are not open."""
+        self._check_running()
         records, faults = [], []
         for index, id in enumerate(ids):
             episode = await self._settle(owner, id)
@@ -159,23 +163,26 @@ class Core:
         return records, faults
 
     async def export_all(self) -> list[Record]:
-        """All open episodes, once their steps are done."""
-        settled = [await self._settle(one.owner, one.id) for one in self.episodes]
-        return [self._record(episode) for episode in settled if episode is not None]
+        """All open episodes, once the steps that wait are done: those will be told that they were."""
+        while self.steps.queued:
+            await asyncio.sleep(_GLANCE)
+        self.episodes.sweep()
+        return [self._record(episode) for episode in self.episodes]
 
     async def import_(self, owner: str | None, record: Record) -> Fault | None:
         """Goes on with an episode here, or says why not. Without an owner anybody's is welcome."""
         self._check_open()
-        version = self.models.find(record.model, record.version)
         if owner not in (None, record.owner):
             return self.episodes.explain_absence(owner or "", record.id)
+        present = await self._settle(record.owner, record.id)
+        # Only now, since its version may have gone with an episode that has just expired.
+        version = self.models.find(record.model, record.version)
         if version is None:
             message = (
                 f"Version {record.version} of model {record.model!r} must be loaded here for the "
                 "episode to go on. Load it, then import again."
             )
             return Fault(0, Problem.VERSION_MISSING, message)
-        present = await self._settle(record.owner, record.id)
         if present is not None:
             if _equal(self._record(present), record):
                 return None
@@ -201,7 +208,7 @@ class Core:
 
     def _record(self, episode: Episode) -> Record:
         slot, version = episode.slot, self.models[episode.version]
-        row, next_step = version.rows[slot], int(self.episodes.next_step[slot])
+        row, next_step = version.rows[slot].copy(), int(self.episodes.next_step[slot])
         begun = next_step > 0
         return Record(
             episode.id,
@@ -234,6 +241,10 @@ class Core:
     def _check_open(self) -> None:
         if self.draining:
             raise Unavailable("The server is shutting down. Try another, or again in a while.")
+
+    def _check_running(self) -> None:
+        if self.stopped:
+            raise Unavailable("The server is shutting down. Send it again in a while.")
 
     def _opened(self, episode: Episode, key: bytes) -> None:
         version = self.models[episode.version]

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from importlib import metadata
@@ -33,6 +34,10 @@ log = logging.getLogger("bigserve")
 _POLICY, _ADMIN = (
     policy_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Policy", "Admin")
 )
+_SWITCH = 1e-4
+"""Seconds that a thread may go on while another wants the interpreter: a fiftieth of Python's own,
+which an engine would wait for while the event loop writes replies."""
+
 _SWEEP = 0.5
 """Seconds between looks at leases. Who asks for an episode is told at once all the same."""
 
@@ -45,6 +50,7 @@ _LAST_REPLIES = 1.0
 
 def run(models: Mapping[str, Path], config: ServerConfig) -> None:
     """Serves until SIGTERM or SIGINT, and returns once all is done."""
+    sys.setswitchinterval(_SWITCH)
     asyncio.run(_run(models, config))
 
 

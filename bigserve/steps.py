@@ -23,6 +23,7 @@ from bigserve.errors import Fault, Problem
 from bigserve.logs import incident
 from bigserve.metrics import Metrics
 from bigserve.models import Models, Version
+from bigserve.worker import Done
 from bigtrain.bundle import ArraySpec
 from bigtrain.policy import BLOCK
 
@@ -57,7 +58,7 @@ class _Batch(NamedTuple):
     parts: list[_Part]
     slots: Int[np.ndarray, " step"]
     seen: Int[np.ndarray, "step word"]
-    waited: float
+    arrived: float
 
 
 class Steps:
@@ -121,13 +122,13 @@ class Steps:
                 continue
             if batch is None:
                 continue
-            rows, began = _rows(batch.slots), time.monotonic()
+            rows = _rows(batch.slots)
             self._episodes.busy[rows] = True
             states = version.rows[rows, : version.engine.state_width]
             given = np.concatenate([states, batch.seen], 1)
             version.worker.submit(
                 functools.partial(version.engine.step, given),
-                functools.partial(self._finish, batch, began),
+                functools.partial(self._finish, batch),
             )
             return
         version.running = False
@@ -162,7 +163,7 @@ class Steps:
         if not parts:
             return None
         slots, seen = tickets % self._episodes.capacity, version.engine.pack(observations)
-        return _Batch(version, parts, slots, seen, now - taken[0].act.arrived)
+        return _Batch(version, parts, slots, seen, taken[0].act.arrived)
 
     def _look_over(
         self,
@@ -182,26 +183,19 @@ class Steps:
             & _valid(observations, version.bundle.observation)
         )
 
-    def _finish(
-        self,
-        batch: _Batch,
-        began: float,
-        stepped: Int[np.ndarray, "step word"] | None,
-        error: Exception | None,
-    ) -> None:
+    def _finish(self, batch: _Batch, done: Done) -> None:
         """Writes down what the engine did, and tells everybody."""
-        version, took = batch.version, time.monotonic() - began
-        if stepped is None:
-            self._fail(version, [part.answer.act for part in batch.parts], error)
+        version, size = batch.version, len(batch.slots)
+        if done.error is not None:
+            self._fail(version, [part.answer.act for part in batch.parts], done.error)
         else:
-            self._apply(batch, stepped)
-            size = len(batch.slots)
-            padded = -(-size // BLOCK) * BLOCK
-            self._metrics.batch(version.name, size, padded, batch.waited, took)
+            self._apply(batch, done.result)
+            padded, waited = -(-size // BLOCK) * BLOCK, done.began - batch.arrived
+            self._metrics.batch(version.name, size, padded, waited, done.ended - done.began)
         self._episodes.release(batch.slots)
         self._run(version)
 
-    def _fail(self, version: Version, acts: list[Act], error: Exception | None) -> None:
+    def _fail(self, version: Version, acts: list[Act], error: Exception) -> None:
         id = incident()
         log.error("a step failed", exc_info=error, extra={"incident": id})
         for act in acts:

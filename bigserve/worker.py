@@ -6,13 +6,22 @@ The event loop never runs the engine, and the thread never touches what the loop
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 T = TypeVar("T")
 
-Finish = Callable[[Any, Exception | None], None]
-"""Takes what came of some work, or what it raised."""
+Finish = Callable[["Done"], None]
+
+
+class Done(NamedTuple):
+    """What came of some work, or what it raised; and when, by the monotonic clock, it was done."""
+
+    result: Any
+    error: Exception | None
+    began: float
+    ended: float
 
 
 @final
@@ -33,13 +42,13 @@ class Worker:
         """What `run` returns, on the thread, after what was submitted before."""
         future: asyncio.Future[T] = self._loop.create_future()
 
-        def finish(result: Any, error: Exception | None) -> None:
+        def finish(done: Done) -> None:
             if future.done():  # whoever asked has gone
                 return
-            if error is not None:
-                future.set_exception(error)
+            if done.error is not None:
+                future.set_exception(done.error)
             else:
-                future.set_result(result)
+                future.set_result(done.result)
 
         self.submit(run, finish)
         return await future
@@ -52,8 +61,9 @@ class Worker:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             run, finish = work
+            began, result, error = time.monotonic(), None, None
             try:
-                result, error = run(), None
+                result = run()
             except Exception as caught:
-                result, error = None, caught
-            self._loop.call_soon_threadsafe(finish, result, error)
+                error = caught
+            self._loop.call_soon_threadsafe(finish, Done(result, error, began, time.monotonic()))
