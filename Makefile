@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 GENERATOR := $(VENV)/generator
 # Stamps: what is installed, and as new as the files that say what to install.
-TRAIN := $(VENV)/.installed-train
+SERVE := $(VENV)/.installed-serve
 DEV := $(VENV)/.installed-dev
 PROTOC := $(GENERATOR)/.installed
 
@@ -23,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(TRAIN)  ## See it work: the main job of the project, in a minute or two
+demo: $(SERVE)  ## See it work: the main job of the project, in a minute or two
 	@$(BIN)/python examples/demo.py
 
 test: $(DEV)  ## Run the tests
@@ -82,15 +82,15 @@ $(BIN)/pip:
 $(GENERATOR)/bin/pip:
 	$(call create,$(GENERATOR))
 
-$(TRAIN): pyproject.toml constraints.txt | $(BIN)/pip
-	@echo "Installing big-imitation[train] in $(VENV); this is done once."
-	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[train]'
+$(SERVE): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing big-imitation[serve] in $(VENV); this is done once."
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[serve]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing big-imitation[dev] in $(VENV); this is done once."
 	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[dev]'
-	@touch $(TRAIN) $@
+	@touch $(SERVE) $@
 
 $(PROTOC): proto/generator.txt | $(GENERATOR)/bin/pip
 	@echo "Installing the code generator in $(GENERATOR); this is done once."

@@ -50,8 +50,8 @@ class Start(NamedTuple):
 
 def write_array(values: Shaped[np.ndarray, "..."]) -> wire.Array:
     """An array as the wire has it."""
-    number = _NUMBERS[values.dtype.newbyteorder("<")]
-    return wire.Array(dtype=number, shape=values.shape, data=values.tobytes())
+    values = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return wire.Array(dtype=_NUMBERS[values.dtype], shape=values.shape, data=values.tobytes())
 
 
 def check_array(array: wire.Array, name: str, dtype: str, shape: tuple[int, ...]) -> None:

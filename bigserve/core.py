@@ -163,7 +163,7 @@ class Core:
         return records, faults
 
     async def export_all(self) -> list[Record]:
-        """All open episodes, once the steps that wait are done: those will be told that they were."""
+        """All open episodes, once no step waits: whoever sent it will be told that it was made."""
         while self.steps.queued:
             await asyncio.sleep(_GLANCE)
         self.episodes.sweep()

@@ -216,7 +216,8 @@ def _take(rows: Int[Array, "episode word"], leaf: _Leaf) -> Shaped[Array, "episo
         data = lax.bitcast_convert_type(words, jnp.uint8).reshape(len(rows), -1) != 0
     else:
         data = lax.bitcast_convert_type(words, leaf.dtype)
-    return data.reshape(len(rows), -1)[:, : math.prod(leaf.shape)].reshape(-1, *leaf.shape)
+    flat = data.reshape(len(rows), -1) if words.shape[1] else jnp.zeros((len(rows), 0), leaf.dtype)
+    return flat[:, : math.prod(leaf.shape)].reshape(len(rows), *leaf.shape)
 
 
 def _put_together(*columns: Shaped[Array, "episode ..."]) -> Int[Array, "episode word"]:

@@ -158,6 +158,7 @@ class Episodes:
         for id, episode in zip(ids, present, strict=True):
             if episode is not None:
                 self._check_same(episode, acceptable, rule, seed)
+                version, acceptable = episode.version, {episode.version}  # a reply names one
             elif (owner, id) in self._tombstones:
                 message = self.explain_absence(owner, id).message
                 raise AlreadyExists(f"{message.removesuffix('Start a new one.')}Take another id.")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -22,7 +23,7 @@ from bigproto.v1 import policy_pb2, policy_pb2_grpc
 from bigserve import convert, snapshot
 from bigserve.config import ServerConfig, is_loopback
 from bigserve.core import Core
-from bigserve.errors import ConfigError, Problem
+from bigserve.errors import ConfigError, LimitReached, Problem
 from bigserve.metrics import LoadedModel, Metrics, MetricsServer
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator, Tokens, read_seal_key, server_credentials
@@ -63,8 +64,8 @@ async def _run(models: Mapping[str, Path], config: ServerConfig) -> None:
     server = Server(models, config)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell)
-    await server.start()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
+    await server.start()
     await told.wait()
     await server.stop(hurried)
 
@@ -77,6 +78,7 @@ class Server:
         self._files, self._config = models, config
         self._metrics = Metrics()
         self._tokens = None if config.tokens is None else Tokens(config.tokens)
+        self._sweeping: asyncio.Task | None = None
         self._reloading: asyncio.Task | None = None
         self.core = Core(config, self._metrics)
         self.address = ""
@@ -119,7 +121,8 @@ class Server:
                     while len(self.core.episodes) and not (hurried and hurried.is_set()):
                         await asyncio.sleep(_GLANCE)
         await self._grpc.stop(_LAST_REPLIES)
-        self._sweeping.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         if self._reloading is not None:
             await self._reloading
         await self.core.models.close()
@@ -129,6 +132,8 @@ class Server:
 
     def reload(self) -> None:
         """Reads models and tokens again, while serving goes on."""
+        if self._sweeping is None:
+            return  # they are being read
         if self._tokens is not None:
             self._tokens.reload()
         if self._reloading is None or self._reloading.done():
@@ -161,7 +166,8 @@ class Server:
         services = [_POLICY, health.SERVICE_NAME, reflection.SERVICE_NAME]
         if config.admin:
             folder = config.model_directory or next(iter(self._files.values())).parent
-            admin = AdminService(self.core, folder, authenticator, self._metrics)
+            announce = functools.partial(self._say_health, health_pb2.HealthCheckResponse.SERVING)
+            admin = AdminService(self.core, folder, authenticator, self._metrics, announce)
             policy_pb2_grpc.add_AdminServicer_to_server(admin, server)
             services.append(_ADMIN)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
@@ -215,11 +221,13 @@ class Server:
             self.core.episodes.bury(owner, id, reason, closed_at)
         for data in found.states:
             record = convert.read_record(data)
-            fault = await self.core.import_(None, record)
-            if fault is not None:
-                log.warning(
-                    "an episode is lost", extra={"episode": record.id, "why": fault.message}
-                )
+            try:
+                fault = await self.core.import_(None, record)
+                why = "" if fault is None else fault.message
+            except LimitReached as error:
+                why = str(error)
+            if why:
+                log.warning("an episode is lost", extra={"episode": record.id, "why": why})
                 reason = Problem.EPISODE_EVICTED
                 self.core.episodes.bury(record.owner, record.id, reason, time.time())
         path.unlink()

@@ -227,11 +227,19 @@ async def _drain(room: asyncio.Semaphore, writer: asyncio.Task) -> None:
 class AdminService(policy_pb2_grpc.AdminServicer):
     """What an operator calls."""
 
-    def __init__(self, core: Core, folder: Path, authenticator: Authenticator, metrics: Metrics):
+    def __init__(
+        self,
+        core: Core,
+        folder: Path,
+        authenticator: Authenticator,
+        metrics: Metrics,
+        announce: Callable[[], Awaitable[None]],
+    ):
         self._core = core
         self._folder = folder.resolve()
         self._identify = authenticator.identify
         self.metrics = metrics
+        self._announce = announce
 
     @answering
     async def LoadModel(self, request: wire.LoadModelRequest, context: Any) -> wire.LoadModelReply:
@@ -249,4 +257,5 @@ class AdminService(policy_pb2_grpc.AdminServicer):
         else:
             path = self._core.models.choose(request.model, "").path
         version = await self._core.models.load(request.model, path)
+        await self._announce()
         return wire.LoadModelReply(model=convert.write_model(version))

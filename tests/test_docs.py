@@ -1,20 +1,37 @@
-"""The documents' code runs as printed, and prints what they say it prints."""
+"""The documents' code runs as printed, and prints what they say it prints; the demo serves."""
 
 import contextlib
 import io
 import re
+import runpy
+import shlex
+import socket
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from serve.launch import QUICK, TIGER, serving
+
+import bigserve.cli
+import bigtrain.cli
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DEMO = ROOT / "examples" / "demo.py"
+DEFAULT_ADDRESS = "localhost:8500"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks(document: Path) -> list[tuple[str, str]]:
     """The fenced blocks of a document: language and text."""
     return BLOCK.findall(document.read_text(encoding="utf-8"))
+
+
+def commands(document: Path) -> list[list[str]]:
+    """The words of the commands of ours in a document's shell blocks."""
+    scripts = [text.replace("\\\n", "") for language, text in blocks(document) if language == "sh"]
+    lines = [shlex.split(line, comments=True) for text in scripts for line in text.splitlines()]
+    return [words for words in lines if words and words[0] in ("bigserve", "bigtrain")]
 
 
 @pytest.mark.parametrize(
@@ -26,16 +43,32 @@ def test_code_runs_and_prints_what_the_document_says(document, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     names: dict = {}
-    printed = None
-    for language, text in blocks(document):
-        if language == "python":
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                exec(compile(text, document.name, "exec"), names)
-            printed = output.getvalue()
-        elif language == "" and printed:
-            assert text == printed
-            printed = None
+    printed = address = None
+    with contextlib.ExitStack() as servers:
+        for language, text in blocks(document):
+            if language == "python":
+                if DEFAULT_ADDRESS in text and address is None:
+                    assert ["bigserve", "tiger.big"] in commands(document)
+                    address = servers.enter_context(serving(Path("tiger.big"), **QUICK)).address
+                output = io.StringIO()
+                with contextlib.redirect_stdout(output):
+                    code = text.replace(DEFAULT_ADDRESS, address or DEFAULT_ADDRESS)
+                    exec(compile(code, document.name, "exec"), names)
+                printed = output.getvalue()
+            elif language == "" and printed:
+                assert text == printed
+                printed = None
+
+
+@pytest.mark.parametrize(
+    "document", [d for d in DOCUMENTS if commands(d)], ids=lambda document: document.name
+)
+def test_commands_have_flags_that_are_there(document):
+    for program, *words in commands(document):
+        if program == "bigserve":
+            assert bigserve.cli.parse_models(bigserve.cli.parse(words).files)
+        else:
+            bigtrain.cli.parse(words)
 
 
 def test_a_problem_of_ones_own_takes_under_thirty_lines():
@@ -55,11 +88,44 @@ def test_the_readme_shows_what_the_demo_computes():
     rows = [
         [c.strip() for c in line.split("│")[1:-1]] for line in readme.splitlines() if "│" in line
     ]
-    exact = {row[0]: (row[2], row[4]) for row in rows}
+    exact = {row[0]: (row[2], row[4]) for row in rows if len(row) == 6}
     assert exact["a copy of the expert"] == ("0.5000", "0.00")
     assert exact["BIG, k around 0.5"] == ("0.9698", "2.68")
     assert exact["BIG, k around 0.9"] == ("0.9945", "4.24")
     assert exact["BIG, k around 0.98"] == ("0.9990", "5.70")
-    learned = {row[0]: row[1:] for row in rows}
-    want = ["0.9698", "2.68", "3.99", "0.0000"]
-    assert learned["BIG, learned, k around 0.5"] == learned["BIG, exact, k around 0.5"] == want
+    ways = {row[0]: row[1:] for row in rows if len(row) == 5}
+    assert ways["learned"] == ways["exact"] == ["0.9698", "2.68", "3.99", "0.0000"]
+    assert_near_exact(*(map(float, cell.split(" ± ")) for cell in ways["served"][:3]))
+
+
+def assert_near_exact(*estimates):
+    """Success, listens and return of 1,000 episodes: within four standard errors of the exact."""
+    wants, errors = (0.9698, 2.68, 3.99), (0.0054, 0.043, 0.6)
+    for (mean, stderr), want, error in zip(estimates, wants, errors, strict=True):
+        assert abs(mean - want) < 4 * error
+        assert 0.5 < stderr / error < 2
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return runpy.run_path(str(DEMO))
+
+
+def test_the_demo_serves_what_is_best_and_ends_its_server_whatever_happens(demo):
+    with (
+        pytest.raises(ArithmeticError, match="a failure"),
+        demo["serving"](Console(quiet=True), TIGER) as address,
+    ):
+        assert_near_exact(*demo["play"](address))
+        raise ArithmeticError("a failure")
+    host, port = address.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+
+
+def test_the_demo_says_why_its_server_does_not_start(demo, tmp_path):
+    with (
+        pytest.raises(RuntimeError, match="there is none"),
+        demo["serving"](Console(quiet=True), tmp_path / "missing.big"),
+    ):
+        pass
