@@ -65,7 +65,7 @@ SMALL = FitConfig(
         model=PolicyConfig(network=NetworkConfig(width=32, depth=2)),
         lanes=LanesConfig(num_environments=16, horizon=20, replay_size=64),
         num_iterations=4,
-        num_updates=5,
+        num_updates=2,  # more, and the detour is learned before there is a second iteration
         num_hyperstates=64,
         evaluate_every=1,
         target_regret=0.0,
@@ -250,8 +250,8 @@ def test_a_run_that_was_interrupted_goes_on(whole, tmp_path, phase, step):
 
 def test_a_directory_of_another_run_is_refused(whole, tmp_path):
     small_fit(directory=tmp_path)
-    policy = dataclasses.replace(SMALL.policy, num_updates=6)
-    with pytest.raises(ConfigError, match=r"`fit.policy.num_updates` was 5 and is 6"):
+    policy = dataclasses.replace(SMALL.policy, num_updates=3)
+    with pytest.raises(ConfigError, match=r"`fit.policy.num_updates` was 2 and is 3"):
         small_fit(directory=tmp_path, config=dataclasses.replace(SMALL, policy=policy))
     with pytest.raises(ConfigError, match="fingerprint.exploration"):
         exploration = CostOfExploration(["s1"], k=Fixed(0.5))

@@ -90,10 +90,11 @@ def roll_out(
     Lanes differ in how much they explore, evenly from not at all to twice `epsilon`: some go where
     the greedy policy leads and on from there, others beside it.
     """
-    key_contexts, key_resets, key_choices, key_steps = jax.random.split(key, 4)
+    key_choices, key_draws = jax.random.split(key)
     shape = (horizon + 1, num_lanes)
-    contexts = jax.vmap(jax.vmap(cmdp.sample_context))(jax.random.split(key_contexts, shape))
-    firsts = jax.vmap(jax.vmap(cmdp.reset))(jax.random.split(key_resets, shape), contexts)
+    keys_contexts, keys_resets, keys_steps = jax.random.split(key_draws, (3, *shape))
+    contexts = jax.vmap(jax.vmap(cmdp.sample_context))(keys_contexts)
+    firsts = jax.vmap(jax.vmap(cmdp.reset))(keys_resets, contexts)
     choices = jax.random.uniform(key_choices, shape)  # few draws: they cost the most
     epsilons = jnp.minimum(epsilon * jnp.linspace(0, 2, num_lanes), 1)
     encode = look(cmdp, network.encode, shape[0] * num_lanes)
@@ -126,8 +127,7 @@ def roll_out(
         lane = (first, unaware, network.init(), jnp.asarray(NO_ACTION, jnp.int32), context)
         return jax.lax.scan(advance, lane, inputs)[1]
 
-    keys = jax.random.split(key_steps, shape)
     draws = jnp.stack([choices, jnp.broadcast_to(epsilons, shape)], axis=-1)
     first, context = spread(jax.tree.map(lambda leaf: leaf[-1], (firsts, contexts)))
-    inputs = spread((keys, draws, contexts, firsts), axis=1)
+    inputs = spread((keys_steps, draws, contexts, firsts), axis=1)
     return jax.vmap(one, (0, 0, 1))(first, context, inputs)

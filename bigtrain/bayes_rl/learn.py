@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import threadpoolctl
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.bayes_rl import learner as learning
@@ -150,7 +150,7 @@ def make_policy(
     learner: Learner, numbers: Numbers, networks: Networks, place: int
 ) -> NetworkPolicy:
     """The policy of one member."""
-    own = jax.tree.map(itemgetter(place), networks)
+    own = _pick(networks, jnp.asarray(place))
     if own.posterior is None:
         assert isinstance(learner.cmdp, TabularCMDP)
         tracker = FilterTracker(learner.cmdp)
@@ -159,6 +159,12 @@ def make_policy(
     return NetworkPolicy(
         tracker, own.values, numbers.baseline[place], numbers.scale[place], learner.cmdp.gamma
     )
+
+
+@eqx.filter_jit
+def _pick(networks: Networks, place: Int[Array, ""]) -> Networks:
+    """Compiled as one: array by array it would be a small program for every shape."""
+    return jax.tree.map(itemgetter(place), networks)
 
 
 class _Certifier:
@@ -294,6 +300,7 @@ def _drive(
     return best, history
 
 
+@eqx.filter_jit
 def _keep(best: Best, networks: Networks, scores: Float[Array, " member"]) -> Best:
     """The better of what there was and what there is, member by member."""
     better = scores < best.score

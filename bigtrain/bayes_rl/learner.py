@@ -59,13 +59,16 @@ class Networks(NamedTuple):
 
 
 class LearnerState(NamedTuple):
-    """What changes, of one member. `average` is what acts in the end."""
+    """What changes, of one member. `average` is what acts in the end.
+
+    Where values are swept there is no target network, and lanes are kept only to learn beliefs.
+    """
 
     networks: Networks
-    target: ValueNetwork
+    target: ValueNetwork | None
     average: Networks
     optimiser: optax.OptState
-    lanes: Ring
+    lanes: Ring | None
     met: Met | None
     step: Int[Array, ""]
     key: PRNGKeyArray
@@ -106,17 +109,20 @@ def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
             key=key_posterior,
         )
     networks = Networks(values, posterior)
-    lane = jax.eval_shape(lambda: _roll_out(learner, values, key_examples, 1.0))
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), lane)
+    lanes = met = None
+    if learner.expected:
+        met = hyperstates.nothing(config.num_hyperstates, cmdp.num_contexts)
+    if learner.learn_belief or not learner.expected:
+        several = jax.eval_shape(lambda: _roll_out(learner, values, key_examples, 1.0))
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), several)
+        lanes = ring.empty(one, config.lanes.replay_size)
     return LearnerState(
         networks,
-        networks.values,
+        None if learner.expected else values,
         networks,
         learner.optimiser.init(eqx.filter(networks, eqx.is_array)),
-        ring.empty(one, config.lanes.replay_size),
-        hyperstates.nothing(config.num_hyperstates, cmdp.num_contexts)
-        if learner.expected
-        else None,
+        lanes,
+        met,
         jnp.asarray(0),
         key,
     )
@@ -175,27 +181,32 @@ def _iterate(
         met = hyperstates.add_ahead(goals[0], ahead, numbers.informed)
         state = state._replace(met=met)
 
-    def update(carry, key_batch):
+    def update(carry, draws):
         networks, target, average, optimiser = carry
         batch = _Batch(None, None)
-        key_lanes, key_met = jax.random.split(key_batch)
+        key_batch, offset = draws
         if goals is not None:
-            chosen = hyperstates.sample(goals[0], key_met, settings.hyperstate_batch_size)
+            chosen = hyperstates.sample(goals[0], offset, settings.hyperstate_batch_size)
             batch = batch._replace(met=jax.tree.map(lambda leaf: leaf[chosen], goals))
-        if goals is None or learner.learn_belief:
-            batch = batch._replace(lanes=ring.sample(state.lanes, key_lanes, settings.batch_size))
+        if state.lanes is not None:
+            batch = batch._replace(lanes=ring.sample(state.lanes, key_batch, settings.batch_size))
         differentiate = eqx.filter_grad(_loss, has_aux=True)
         gradients, losses = differentiate(networks, target, learner, numbers, batch)
         changes, optimiser = learner.optimiser.update(gradients, optimiser)
         networks = eqx.apply_updates(networks, jax.tree.map(lambda c: -rate * c, changes))
-        target = _follow(target, networks.values, config.target_rate)
+        if target is not None:
+            target = _follow(target, networks.values, config.target_rate)
         average = _follow(average, networks, config.average_rate)
         return (networks, target, average, optimiser), losses
 
+    key_batches, key_offsets = jax.random.split(key_updates)
     (networks, target, average, optimiser), losses = jax.lax.scan(
         update,
         (state.networks, state.target, state.average, state.optimiser),
-        jax.random.split(key_updates, config.num_updates),
+        (
+            jax.random.split(key_batches, config.num_updates),
+            jax.random.uniform(key_offsets, (config.num_updates,)),
+        ),
     )
     after = state._replace(
         networks=networks,
@@ -229,10 +240,12 @@ def _settle(
 
 
 def _remember(state: LearnerState, numbers: Numbers, fresh: Lanes) -> LearnerState:
-    met = state.met
+    met, lanes = state.met, state.lanes
     if met is not None and numbers.informed is not None:
         met = hyperstates.add_lanes(met, fresh, numbers.informed)
-    return state._replace(lanes=ring.push(state.lanes, fresh), met=met)
+    if lanes is not None:
+        lanes = ring.push(lanes, fresh)
+    return state._replace(lanes=lanes, met=met)
 
 
 def _solve(
@@ -245,6 +258,7 @@ def _solve(
 ) -> ValueNetwork:
     """The network with its head where the expected update vanishes, for its greedy policy."""
     config = learner.config
+    assert state.lanes is not None
     replayed = ring.sample(state.lanes, key, config.lanes.settling_batch_size)
     batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), fresh, replayed)
     equations = backups.sampled_equations(learner, network, numbers, batch)
@@ -282,11 +296,15 @@ class _Batch(NamedTuple):
 
 
 def _loss(
-    networks: Networks, target: ValueNetwork, learner: Learner, numbers: Numbers, batch: _Batch
+    networks: Networks,
+    target: ValueNetwork | None,
+    learner: Learner,
+    numbers: Numbers,
+    batch: _Batch,
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
     """The mean squared error of values, and of the learned belief."""
     if batch.met is None:
-        assert batch.lanes is not None
+        assert batch.lanes is not None and target is not None
         errors = backups.sampled_errors(learner, networks.values, target, numbers, batch.lanes)
     else:
         met, goals = batch.met

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from bigtrain.bayes_rl.lanes import Lanes
 from bigtrain.cmdp import TabularCMDP
@@ -85,11 +85,14 @@ def weigh(met: Met) -> Float[Array, " place"]:
     return jnp.sqrt(met.times)
 
 
-def sample(met: Met, key: PRNGKeyArray, count: int) -> Int[Array, " chosen"]:
-    """Some of their places, drawn by weight."""
+def sample(met: Met, offset: Float[Array, ""] | float, count: int) -> Int[Array, " chosen"]:
+    """Some of their places, drawn by weight: evenly, from a random `offset` between 0 and 1.
+
+    So each comes as often as its weight says, give or take one; free places, the last, never.
+    """
     cumulative = jnp.cumsum(weigh(met))
-    draws = jax.random.uniform(key, (count,)) * cumulative[-1]
-    return spread(jnp.searchsorted(cumulative, draws, side="right"))
+    draws = (jnp.arange(count) + offset) / count * cumulative[-1]
+    return spread(jnp.searchsorted(cumulative, draws))
 
 
 class Ahead(NamedTuple):

@@ -113,7 +113,7 @@ def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
         weights,
         learner.reward_optimiser.init(weights),
         learner.experience.init(),
-        jnp.full(shape, 1 / shape[-1]),
+        jnp.full(shape, 1 / shape[-1], jnp.float32),
         jnp.zeros((learner.config.num_iterations + learner.config.max_rounds, num_features)),
         jnp.asarray(0),
         jnp.asarray(0),
