@@ -292,6 +292,8 @@ class TestWhatBelongsToAProblem:
 
     def test_features_are_a_one_hot_of_the_state_everywhere(self):
         for name in envs.names():
+            if name == "lighthouse":  # whose features are kinds of places
+                continue
             cmdp = envs.make(name)
             for action in range(cmdp.num_actions):
                 got = jax.vmap(cmdp.features, (0, None))(
@@ -316,8 +318,8 @@ class TestWhatBelongsToAProblem:
 
 class TestOptions:
     def test_names(self):
-        want = ["tiger-treasure", "detour", "tiger-maze", "three-state", "crossroads"]
-        assert list(envs.names()) == want
+        paper = ["tiger-treasure", "detour", "tiger-maze", "three-state", "crossroads"]
+        assert list(envs.names()) == [*paper, "poisoned-doors", "lighthouse"]
 
     def test_options_and_their_defaults(self):
         assert envs.options("tiger-treasure") == {"p_hear": 0.85, "prior": (0.5, 0.5)}
@@ -328,7 +330,7 @@ class TestOptions:
         assert list(maze.pop("map")) == DEFAULT_MAP
         assert maze == {"p_hear": 1.0, "observation": "symbolic", "prior": (0.5, 0.5)}
 
-    @pytest.mark.parametrize("name", envs.names())
+    @pytest.mark.parametrize("name", [n for n in envs.names() if "prior" in envs.options(n)])
     def test_prior(self, name):
         np.testing.assert_array_equal(
             envs.make(name, prior=[0.25, 0.75]).context_prior, [0.25, 0.75]

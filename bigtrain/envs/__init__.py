@@ -6,6 +6,8 @@ from typing import Any
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.envs.crossroads import crossroads
 from bigtrain.envs.detour import detour
+from bigtrain.envs.lighthouse import lighthouse
+from bigtrain.envs.poisoned_doors import poisoned_doors
 from bigtrain.envs.three_state import three_state
 from bigtrain.envs.tiger_maze import tiger_maze
 from bigtrain.envs.tiger_treasure import tiger_treasure
@@ -19,6 +21,8 @@ _REGISTRY = {
     "tiger-maze": tiger_maze,
     "three-state": three_state,
     "crossroads": crossroads,
+    "poisoned-doors": poisoned_doors,
+    "lighthouse": lighthouse,
 }
 
 

@@ -24,6 +24,7 @@ from bigtrain.exact.hyperstates import Hyperstates
 from bigtrain.policy import BayesPolicy
 
 _EXPAND_SHARE = 0.98
+_GROWTH = 0.1
 _ROUNDING = 1e-12
 
 
@@ -162,14 +163,19 @@ class _Search:
         self.lower = float(nodes.root_probs @ lower.values[nodes.roots]) - self.slack
 
     def edge(self) -> Int[np.ndarray, " node"]:
-        """The nodes to expand: where the optimistic policy meets most of the gap."""
+        """The nodes to expand: where the optimistic policy meets most of the gap, and some more."""
         start = np.zeros(len(self.nodes))
         start[self.nodes.roots] = self.nodes.root_probs
         visits = planning.solve_bellman(self._flow.T.tocsr(), start, self.cmdp.gamma)
         score = np.where(self.nodes.expanded, 0, visits * np.maximum(self._gaps, 0))
         order = np.argsort(-score)
         needed = np.searchsorted(np.cumsum(score[order]), _EXPAND_SHARE * score.sum()) + 1
-        return order[:needed][score[order[:needed]] > 0]
+        found = order[:needed][score[order[:needed]] > 0]
+        if not len(found):
+            return found
+        # Where all ways look alike, the optimistic policy meets one new node a round.
+        more = max(0, int(_GROWTH * len(self.nodes)) - len(found))
+        return np.union1d(found, np.flatnonzero(~self.nodes.expanded)[:more])
 
     def policy(self) -> BayesPolicy:
         """The policy that reaches the lower bound: each plan it may follow, context by context."""
