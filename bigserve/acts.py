@@ -1,6 +1,7 @@
 """Acts: what a message asks for, while it waits, and what came of it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -39,12 +40,31 @@ class Acted(NamedTuple):
     duplicates: list[int]
 
 
+@dataclass(eq=False)
+class Answer:
+    """What is known so far of what came of an Act, until it is told.
+
+    `duplicates` are the rows of items that are answered again, by place; `queued` is how many of
+    the steps that wait are its own.
+    """
+
+    act: Act
+    faults: list[Fault] = field(default_factory=list)
+    duplicates: dict[int, Int[np.ndarray, " word"]] = field(default_factory=dict)
+    queued: int = 0
+    told: bool = False
+
+
 class Waiting(NamedTuple):
     """An Act that waits, with its episodes looked up and its observations checked."""
 
-    act: Act
+    answer: Answer
     tickets: list[int]
     data: bytes
+
+    @property
+    def act(self) -> Act:
+        return self.answer.act
 
 
 class Merged:

@@ -173,7 +173,7 @@ class Core:
         """Goes on with an episode here, or says why not. Without an owner anybody's is welcome."""
         self._check_open()
         if owner not in (None, record.owner):
-            return self.episodes.explain_absence(owner or "", record.id)
+            return self.episodes.deny(record.id)
         present = await self._settle(record.owner, record.id)
         # Only now, since its version may have gone with an episode that has just expired.
         version = self.models.find(record.model, record.version)

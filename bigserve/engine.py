@@ -68,7 +68,8 @@ class Engine:
             self._leaves[name] = _Leaf(end, np.dtype(leaf.dtype), leaf.shape)
             end = self._leaves[name].end
         self.state_width = end
-        self._observation = _Leaf(end, np.dtype(observation.dtype), observation.shape)
+        dtype = np.dtype(jax.dtypes.canonicalize_dtype(observation.dtype))
+        self._observation = _Leaf(end, dtype, observation.shape)
         self.width = self._observation.end
         self._buffers = {size: np.zeros((size, self.width), np.int32) for size in self._sizes}
         self._counts = [np.int32(n) for n in range(self._sizes[-1] // BLOCK + 1)]
@@ -93,9 +94,9 @@ class Engine:
     def pack(
         self, observations: Shaped[np.ndarray, "episode ..."]
     ) -> Int[np.ndarray, "episode word"]:
-        """Observations as words."""
-        count = len(observations)
-        flat = np.ascontiguousarray(observations).reshape(count, -1).view(np.uint8)
+        """Observations as words; of numbers of 64 bits, what the policy takes of them."""
+        narrow = np.ascontiguousarray(observations, self._observation.dtype)
+        flat = narrow.reshape(len(observations), -1).view(np.uint8)
         missing = -flat.shape[1] % 4
         if missing:
             flat = np.pad(flat, ((0, 0), (0, missing)))

@@ -123,15 +123,19 @@ class Episodes:
         """Why an episode is not open."""
         tombstone = self._tombstones.get((owner, id))
         if tombstone is None:
-            return Fault(
-                index,
-                Problem.EPISODE_UNKNOWN,
-                f"No episode {id!r} is open here. Start one; if it was, that is so long ago that "
-                "it is forgotten.",
-            )
+            return self.deny(id, index)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(tombstone.closed_at))
         message = f"Episode {id!r} {_REASONS[tombstone.reason]} at {at}. Start a new one."
         return Fault(index, tombstone.reason, message, closed_at=tombstone.closed_at)
+
+    def deny(self, id: str, index: int = 0) -> Fault:
+        """What is said of an episode that never was, is forgotten, or is somebody else's."""
+        return Fault(
+            index,
+            Problem.EPISODE_UNKNOWN,
+            f"No episode {id!r} is open here. Start one; if it was, that is so long ago that it is "
+            "forgotten.",
+        )
 
     # ── starting ─────────────────────────────────────────────────────────────────────────────────
 

@@ -22,7 +22,15 @@ from bigserve import convert
 from bigserve.acts import Acted
 from bigserve.config import NAME, ServerConfig
 from bigserve.core import Core
-from bigserve.errors import CallError, Fault, InvalidRequest, Late, NotPermitted, Problem
+from bigserve.errors import (
+    CallError,
+    Fault,
+    InvalidRequest,
+    Late,
+    LimitReached,
+    NotPermitted,
+    Problem,
+)
 from bigserve.logs import incident
 from bigserve.metrics import Metrics
 from bigserve.sealing import Sealer
@@ -199,7 +207,12 @@ class PolicyService(policy_pb2_grpc.PolicyServicer):
                 fault = Fault(index, Problem.SEAL_BROKEN, message)
             else:
                 record = convert.read_record(sealed.state)
-                fault = await self._core.import_(caller.name, record)
+                try:
+                    fault = await self._core.import_(caller.name, record)
+                except LimitReached as error:
+                    wait = error.retry_after or 0.0
+                    overloaded = Problem.ITEM_OVERLOADED
+                    fault = Fault(index, overloaded, str(error), retry_after=wait)
                 if fault is None:
                     reply.episode_ids.append(record.id)
                     continue
@@ -257,5 +270,6 @@ class AdminService(policy_pb2_grpc.AdminServicer):
         else:
             path = self._core.models.choose(request.model, "").path
         version = await self._core.models.load(request.model, path)
-        await self._announce()
+        if not self._core.draining:
+            await self._announce()
         return wire.LoadModelReply(model=convert.write_model(version))

@@ -10,14 +10,13 @@ import collections
 import functools
 import logging
 import time
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from bigserve import engine
-from bigserve.acts import Act, Acted, Merged, Waiting
+from bigserve.acts import Act, Acted, Answer, Merged, Waiting
 from bigserve.episodes import UNKNOWN, Episodes
 from bigserve.errors import Fault, Problem
 from bigserve.logs import incident
@@ -33,20 +32,10 @@ _PATIENCE = 0.05
 """Seconds after which to come again when too many steps wait; a queue is through in less."""
 
 
-@dataclass
-class _Answer:
-    """What is known so far of what came of an Act: of some items before the batch runs."""
-
-    act: Act
-    faults: list[Fault] = field(default_factory=list)
-    duplicates: dict[int, int] = field(default_factory=dict)
-    """The slots of items that were answered again, by place."""
-
-
 class _Part(NamedTuple):
     """The items of one Act that go into a batch: their places in the Act, None for all of them."""
 
-    answer: _Answer
+    answer: Answer
     places: list[int] | None
     size: int
 
@@ -85,13 +74,15 @@ class Steps:
 
         Raises what fails the call as a whole: nothing has changed then, and nothing is delivered.
         """
-        episodes, answer = self._episodes, _Answer(act)
+        episodes, answer = self._episodes, Answer(act)
         tickets = episodes.find(act.owner, act.ids)
         first = next((ticket for ticket in tickets if ticket != UNKNOWN), None)
         if first is None:
-            for place, id in enumerate(act.ids):
-                fault = _repeated(act.ids, place) or episodes.explain_absence(act.owner, id, place)
-                answer.faults.append(fault)
+            repeated = _find_repeated(act.ids)
+            answer.faults += [
+                repeated.get(place) or episodes.explain_absence(act.owner, id, place)
+                for place, id in enumerate(act.ids)
+            ]
             self._tell(answer, None)
             return
         version = self._models[int(episodes.version[first % episodes.capacity])]
@@ -100,14 +91,19 @@ class Steps:
             message = f"At most {self._max_queued} steps may wait, and so many do. Send it again."
             self._refuse(answer, version, Problem.ITEM_OVERLOADED, message)
         else:
-            self._enqueue(version, Waiting(act, tickets, data))
+            self._enqueue(version, Waiting(answer, tickets, data))
 
     def _enqueue(self, version: Version, waiting: Waiting) -> None:
-        self.queued += len(waiting.tickets)
+        self._count(waiting)
         version.waiting.append(waiting)
         if not version.running:  # what else this turn of the event loop brings goes along
             version.running = True
             asyncio.get_running_loop().call_soon(self._run, version)
+
+    def _count(self, waiting: Waiting) -> None:
+        """Counts an Act among those that wait."""
+        waiting.answer.queued = len(waiting.tickets)
+        self.queued += waiting.answer.queued
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────────
 
@@ -118,7 +114,9 @@ class Steps:
             try:
                 batch = self._make_batch(version, taken)
             except Exception as error:  # a fault of ours; those after it shall not wait for ever
-                self._fail(version, [one.act for one in taken], error)
+                self._fail(
+                    version, [one.answer for one in taken if one not in version.waiting], error
+                )
                 continue
             if batch is None:
                 continue
@@ -156,7 +154,7 @@ class Steps:
             and (count == 1 or len({ticket for one in taken for ticket in one.tickets}) == count)
             and min(one.act.deadline for one in taken) > now
         ):
-            parts = [_Part(_Answer(one.act), None, len(one.tickets)) for one in taken]
+            parts = [_Part(one.answer, None, len(one.tickets)) for one in taken]
         else:
             parts, chosen = self._pick(version, taken, observations, now)
             tickets, observations = tickets[chosen], observations[chosen]
@@ -187,7 +185,7 @@ class Steps:
         """Writes down what the engine did, and tells everybody."""
         version, size = batch.version, len(batch.slots)
         if done.error is not None:
-            self._fail(version, [part.answer.act for part in batch.parts], done.error)
+            self._fail(version, [part.answer for part in batch.parts], done.error)
         else:
             self._apply(batch, done.result)
             padded, waited = -(-size // BLOCK) * BLOCK, done.began - batch.arrived
@@ -195,13 +193,12 @@ class Steps:
         self._episodes.release(batch.slots)
         self._run(version)
 
-    def _fail(self, version: Version, acts: list[Act], error: Exception) -> None:
+    def _fail(self, version: Version, answers: list[Answer], error: Exception) -> None:
         id = incident()
         log.error("a step failed", exc_info=error, extra={"incident": id})
-        for act in acts:
-            self.queued -= len(act.ids)
+        for answer in answers:
             message = f"The server failed; its log has it as {id}."
-            self._refuse(_Answer(act), version, Problem.INTERNAL, message)
+            self._refuse(answer, version, Problem.INTERNAL, message)
 
     def _apply(self, batch: _Batch, stepped: Int[np.ndarray, "step word"]) -> None:
         version, slots, seen = batch.version, batch.slots, batch.seen
@@ -223,7 +220,6 @@ class Steps:
                 for row in np.flatnonzero(impossible[part]).tolist():
                     place = row if places is None else places[row]
                     answer.faults.append(Fault(place, *_IMPOSSIBLE))
-            self.queued -= len(answer.act.ids)
             self._tell(answer, version, places, actions[part], details[part])
             start += size
 
@@ -240,68 +236,74 @@ class Steps:
         parts, chosen, start = list[_Part](), list[int](), 0
         used, again = set[int](), list[Waiting]()
         for one in taken:
-            end, answer = start + len(one.tickets), _Answer(one.act)
+            end, answer = start + len(one.tickets), one.answer
             if used.intersection(one.tickets):  # it must see what the one before it does
                 again.append(one)
             elif one.act.deadline <= now:
-                self.queued -= len(one.tickets)
                 message = "Its time ran out before its batch began. Send it again."
                 self._refuse(answer, version, Problem.ITEM_TOO_LATE, message)
-            elif self._split(one, version):
-                pass
-            elif places := self._sort_out(version, answer, observations[start:end]):
+            elif own := self._split(one, version):
+                again.append(own)
+            elif places := self._sort_out(version, one, observations[start:end]):
                 parts.append(_Part(answer, places, len(places)))
                 chosen += [start + place for place in places]
-                used.update(one.tickets)
             else:
-                self.queued -= len(one.tickets)
                 self._tell(answer, version)
+            used.update(one.tickets)
             start = end
         version.waiting.extendleft(reversed(again))
         return parts, chosen
 
-    def _split(self, whole: Waiting, lead: Version) -> bool:
-        """Enqueues the items of each version by themselves, if there are several versions."""
-        act, count = whole.act, len(whole.tickets)
-        groups: dict[int, list[int]] = {}
+    def _split(self, whole: Waiting, lead: Version) -> Waiting | None:
+        """If there are several versions in an Act, hands their items on, but for the lead's own."""
+        act, count, episodes = whole.act, len(whole.tickets), self._episodes
+        groups = dict[int, list[int]]()
         for place, ticket in enumerate(whole.tickets):
-            number = int(self._episodes.version[ticket % self._episodes.capacity])
-            groups.setdefault(lead.number if ticket == UNKNOWN else number, []).append(place)
+            slot = ticket % episodes.capacity
+            is_open = episodes.tickets[slot] == ticket
+            number = int(episodes.version[slot]) if is_open else lead.number
+            groups.setdefault(number, []).append(place)
         if len(groups) == 1:
-            return False
+            return None
         rows = lead.view(whole.data, count)
         nothing = Acted(np.zeros(count, np.int32), lead.no_details(count), lead.num_actions, [], [])
         merged = Merged(act, nothing, len(groups))
-        self.queued -= count
+        self._drop(whole.answer)
+        parts = dict[int, Waiting]()
         for number, places in groups.items():
             part = act._replace(
                 ids=[act.ids[place] for place in places],
                 steps=[act.steps[place] for place in places],
                 deliver=functools.partial(merged.add, places),
             )
+            tickets = [whole.tickets[place] for place in places]
+            parts[number] = Waiting(Answer(part), tickets, rows[places].tobytes())
+        own = parts.pop(lead.number)
+        self._count(own)
+        for number, part in parts.items():
             version = self._models[number]
             if version.fits(lead):
-                tickets = [whole.tickets[place] for place in places]
-                self._enqueue(version, Waiting(part, tickets, rows[places].tobytes()))
+                self._enqueue(version, part)
             else:
                 message = f"Its specs must be those of {lead.name!r}, as item 0 is. Send it alone."
-                self._refuse(_Answer(part), None, Problem.ITEM_INVALID, message)
-        return True
+                self._refuse(part.answer, None, Problem.ITEM_INVALID, message)
+        return own
 
     def _sort_out(
-        self, version: Version, answer: _Answer, observations: Shaped[np.ndarray, "item ..."]
+        self, version: Version, waiting: Waiting, observations: Shaped[np.ndarray, "item ..."]
     ) -> list[int]:
         """Answers or refuses items one by one. The places of those that are left."""
-        act, places = answer.act, list[int]()
+        answer, act, places = waiting.answer, waiting.act, list[int]()
         valid = _valid(observations, version.bundle.observation)
+        repeated = _find_repeated(act.ids)
         for place, id in enumerate(act.ids):
             episode = self._episodes.get(act.owner, id)
-            if fault := _repeated(act.ids, place):
-                pass
+            if place in repeated:
+                fault = repeated[place]
             elif episode is None:
                 fault = self._episodes.explain_absence(act.owner, id, place)
-            elif episode.version != version.number:
-                message = f"Episode {id!r} was closed and opened anew meanwhile. Send it again."
+            elif episode.ticket != waiting.tickets[place]:
+                message = f"Episode {id!r} was opened while this waited. Send it again."
                 fault = Fault(place, Problem.ITEM_INVALID, message)
             else:
                 fault = self._examine(version, answer, place, episode.slot, observations[place])
@@ -317,7 +319,7 @@ class Steps:
     def _examine(
         self,
         version: Version,
-        answer: _Answer,
+        answer: Answer,
         place: int,
         slot: int,
         observation: Shaped[np.ndarray, "..."],
@@ -338,14 +340,14 @@ class Steps:
                     f"step {step} as it was."
                 )
                 return Fault(place, Problem.STEP_DIFFERS, message, expected)
-            answer.duplicates[place] = slot
+            answer.duplicates[place] = version.rows[slot].copy()
             self._episodes.renew(slot)
         return None
 
     # ── telling ──────────────────────────────────────────────────────────────────────────────────
 
     def _refuse(
-        self, answer: _Answer, version: Version | None, problem: Problem, message: str
+        self, answer: Answer, version: Version | None, problem: Problem, message: str
     ) -> None:
         """Refuses every item for one reason."""
         wait = _PATIENCE if problem == Problem.ITEM_OVERLOADED else 0.0
@@ -356,13 +358,19 @@ class Steps:
 
     def _tell(
         self,
-        answer: _Answer,
+        answer: Answer,
         version: Version | None,
         places: list[int] | None = None,
         actions: Int[np.ndarray, " part"] | None = None,
         details: Float[np.ndarray, "part detail"] | None = None,
     ) -> None:
-        """Delivers what came of an Act: of the items in `places`, of duplicates, and of faults."""
+        """Delivers what came of an Act: of the items in `places`, of duplicates, and of faults.
+
+        Once: what has been told is not told again.
+        """
+        if answer.told:
+            return
+        self._drop(answer)
         act, faults, duplicates = answer.act, answer.faults, answer.duplicates
         count, failed = len(act.ids), {}
         if faults or duplicates or actions is None:
@@ -376,15 +384,29 @@ class Steps:
             if whole_details is not None and version is not None:
                 if details is not None:
                     whole_details[slice(None) if places is None else places] = details
-                for place, slot in duplicates.items():
-                    whole[place] = version.rows[slot, engine.PREVIOUS]
-                    whole_details[place] = version.details(version.rows[slot])
+                for place, row in duplicates.items():
+                    whole[place], whole_details[place] = row[engine.PREVIOUS], version.details(row)
             actions, details = whole, whole_details
         applied = count - len(faults) - len(duplicates)
         name, num_actions = ("", 0) if version is None else (version.name, version.num_actions)
         self._metrics.steps(name, applied, len(duplicates), failed)
-        act.deliver(Acted(actions, details, num_actions, faults, sorted(duplicates)))
+        try:
+            act.deliver(Acted(actions, details, num_actions, faults, sorted(duplicates)))
+        except Exception as error:  # nobody else shall wait for ever
+            log.error("an answer could not be told", exc_info=error)
 
+    def _drop(self, answer: Answer) -> None:
+        """Counts an Act out of those that wait; nothing more will be told of it."""
+        self.queued -= answer.queued
+        answer.queued, answer.told = 0, True
+
+
+_LARGEST = {
+    "int64": np.iinfo(np.int32).max,
+    "float32": np.finfo(np.float32).max,
+    "float64": np.finfo(np.float32).max,
+}
+"""What the engine can take, which has 32 bits for a number."""
 
 _IMPOSSIBLE = (
     Problem.OBSERVATION_IMPOSSIBLE,
@@ -393,11 +415,15 @@ _IMPOSSIBLE = (
 )
 
 
-def _repeated(ids: list[str], place: int) -> Fault | None:
-    if ids.index(ids[place]) == place:
-        return None
-    message = f"Episode {ids[place]!r} must occur once in a message, and has before."
-    return Fault(place, Problem.ITEM_INVALID, message)
+def _find_repeated(ids: list[str]) -> dict[int, Fault]:
+    """What is wrong with ids that occur for the second time, by place."""
+    first = dict[str, int]()
+    message = "An episode must occur once in a message, and {!r} has before."
+    return {
+        place: Fault(place, Problem.ITEM_INVALID, message.format(id))
+        for place, id in enumerate(ids)
+        if first.setdefault(id, place) != place
+    }
 
 
 def _invalid(place: int, spec: ArraySpec) -> Fault:
@@ -417,8 +443,8 @@ def _valid(
     """Which rows hold only finite numbers within the bounds."""
     if spec.minimum is not None and spec.maximum is not None:
         fine = (observations >= spec.minimum) & (observations <= spec.maximum)
-    elif observations.dtype.kind == "f":
-        fine = np.isfinite(observations)
+    elif (limit := _LARGEST.get(spec.dtype)) is not None:
+        fine = np.abs(observations) <= limit
     else:
         return np.ones(len(observations), bool)
     return np.asarray(fine.reshape(len(observations), -1).all(1))

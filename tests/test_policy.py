@@ -15,12 +15,14 @@ from bigtrain.belief import ExactFilter, filter_trajectory
 from bigtrain.errors import ConfigError
 from bigtrain.networks import NetworkConfig
 from bigtrain.policy import (
+    BLOCK,
     NO_ACTION,
     FilterTracker,
     NetworkPolicy,
     PolicyConfig,
     Posterior,
     ValueNetwork,
+    compile_block,
 )
 from bigtrain.policy.network import Core
 from bigtrain.policy.posterior import LEAST_LOG_PROB
@@ -175,6 +177,35 @@ def test_an_episode_does_not_depend_on_its_company(name):
     apart = play(policy, HEARD[[3, 0, 0, 0]])
     for leaf, other in zip(jax.tree.leaves(together), jax.tree.leaves(apart), strict=True):
         np.testing.assert_array_equal(np.asarray(leaf)[3], np.asarray(other)[0])
+
+
+def play_blocks(policy: NetworkPolicy, heard: np.ndarray) -> tuple[Any, Any]:
+    """The same of a whole block, by the program that servers compare with."""
+    step = compile_block(policy)
+    memories = jax.tree.map(lambda leaf: jnp.stack([leaf] * BLOCK), policy.init())
+    decisions = None
+    for moment, states in enumerate(heard.T):
+        previous = jnp.full(BLOCK, LISTEN if moment else NO_ACTION, jnp.int32)
+        memories, decisions = step(memories, observations(TIGER)[states], previous)
+    return memories, decisions
+
+
+@pytest.mark.parametrize("name", policies())
+def test_a_block_is_as_many_single_episodes_whoever_they_are(name):
+    """Values to rounding, as above; and to the last bit in any place and company."""
+    policy = policies()[name]
+    rng = np.random.default_rng(0)
+    heard = np.concatenate([HEARD, np.array([S0, T1, T2])[rng.integers(3, size=(BLOCK - 4, 4))]])
+    order = rng.permutation(BLOCK)
+    order[-4:] = 0  # others than before
+    together, moved = play_blocks(policy, heard), play_blocks(policy, heard[order])
+    for leaf, other in zip(jax.tree.leaves(together), jax.tree.leaves(moved), strict=True):
+        np.testing.assert_array_equal(np.asarray(leaf)[order], np.asarray(other))
+    _, decisions = together
+    for row, states in enumerate(HEARD):
+        want = follow(policy, states.tolist())
+        np.testing.assert_allclose(decisions.values[row], want, rtol=1e-5, atol=1e-3)
+        assert decisions.probs[row].argmax() == want.argmax()
 
 
 @pytest.mark.parametrize("name", policies())
