@@ -88,7 +88,7 @@ class LimitsConfig:
 class BatchingConfig:
     """How steps are gathered into batches."""
 
-    sizes: tuple[int, ...] = (32, 256, 1024)
+    sizes: tuple[int, ...] = (32, 64, 256, 1024)
     """The batch sizes that are compiled; a batch is padded to the next of them."""
 
     def __post_init__(self):
