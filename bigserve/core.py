@@ -12,12 +12,12 @@ from jaxtyping import Float, Shaped
 
 from bigserve import engine
 from bigserve.acts import Act
+from bigserve.batching import Steps
 from bigserve.config import ServerConfig
 from bigserve.episodes import Episode, Episodes, Rule
 from bigserve.errors import EpisodeFault, Fault, NotBegun, Problem, Unavailable
 from bigserve.metrics import Metrics
 from bigserve.models import Models, Version
-from bigserve.steps import Steps
 from bigtrain.bundle import Explanation
 
 PolicyState = dict[str, Shaped[np.ndarray, "..."]]

@@ -146,41 +146,39 @@ class PolicyService(policy_pb2_grpc.PolicyServicer):
     async def ActStream(self, request_iterator: Any, context: Any) -> None:
         """Takes requests in while others are under way, and answers each when it is done."""
         owner = self._identify(context).name
-        replies: asyncio.Queue[wire.ActReply] = asyncio.Queue()
-        room = asyncio.Semaphore(_IN_FLIGHT)
+        # One more is being written, and one has been read and waits for a place.
+        replies: asyncio.Queue[asyncio.Future[wire.ActReply]] = asyncio.Queue(_IN_FLIGHT - 2)
 
         async def write() -> None:
             while True:
-                await context.write(await replies.get())
-                room.release()
+                await context.write(await (await replies.get()))
+                replies.task_done()
 
-        async def read() -> None:
-            await room.acquire()
-            while (request := await context.read()) is not EOF:
-                self._take(request, owner, replies.put_nowait)
-                await room.acquire()
-
-        writer = asyncio.create_task(write())
+        writer, failure = asyncio.create_task(write()), None
         try:
             try:
-                await read()
-            except CallError:
-                await _drain(room, writer)
-                raise
-            await _drain(room, writer)
+                while (request := await context.read()) is not EOF:
+                    await replies.put(self._take(request, owner))
+            except CallError as error:
+                failure = error  # of the last request; the others get their replies
+            written = asyncio.ensure_future(replies.join())
+            await asyncio.wait({written, writer}, return_when=asyncio.FIRST_COMPLETED)
+            written.cancel()
         finally:
             writer.cancel()
+        if failure is not None:
+            raise failure
 
-    def _take(
-        self, request: wire.ActRequest, owner: str, send: Callable[[wire.ActReply], None]
-    ) -> None:
-        now = time.monotonic()
+    def _take(self, request: wire.ActRequest, owner: str) -> asyncio.Future[wire.ActReply]:
+        reply, now = asyncio.get_running_loop().create_future(), time.monotonic()
 
         def deliver(acted: Acted) -> None:
-            send(convert.write_acted(request, acted))
+            if not reply.done():  # else the stream is gone
+                reply.set_result(convert.write_acted(request, acted))
             self.metrics.request("ActStream.message", "OK", time.monotonic() - now)
 
         self._core.act(convert.read_act(request, owner, self._limits, now, math.inf, deliver))
+        return reply
 
     @answering
     async def Explain(self, request: wire.ExplainRequest, context: Any) -> wire.ExplainReply:
@@ -222,18 +220,6 @@ class PolicyService(policy_pb2_grpc.PolicyServicer):
     def _read_ids(self, ids: Sequence[str]) -> list[str]:
         convert.check_count("episode_ids", len(ids), self._limits)
         return list(ids)
-
-
-async def _drain(room: asyncio.Semaphore, writer: asyncio.Task) -> None:
-    """Waits until all that was taken is answered; the slot of the one being read is ours."""
-
-    async def fill() -> None:
-        for _ in range(_IN_FLIGHT - 1):
-            await room.acquire()
-
-    filled = asyncio.create_task(fill())
-    await asyncio.wait({filled, writer}, return_when=asyncio.FIRST_COMPLETED)
-    filled.cancel()
 
 
 @final

@@ -1,8 +1,9 @@
-"""What becomes of an Act: each item is applied once, answered again, or refused by itself.
+"""Gathers Acts, has the engine step them off the event loop, and tells everybody what came of it.
 
 Acts wait at their version until its engine is free; then as many as fit go on together. The common
-case, where every item of them is the next step of its episode, goes through whole columns at once.
-All of it runs on the event loop but for the step of the engine.
+case, where every item of them is the next step of its episode, goes through whole columns at once;
+anything else goes by `bigserve.rules`, item by item. All of it runs on the event loop but for the
+step of the engine.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from bigserve import engine
+from bigserve import engine, rules
 from bigserve.acts import Act, Acted, Answer, Merged, Waiting
 from bigserve.episodes import UNKNOWN, Episodes
 from bigserve.errors import Fault, Problem
@@ -23,7 +24,6 @@ from bigserve.logs import incident
 from bigserve.metrics import Metrics
 from bigserve.models import Models, Version
 from bigserve.worker import Done
-from bigtrain.bundle import ArraySpec
 from bigtrain.policy import BLOCK
 
 log = logging.getLogger("bigserve")
@@ -78,7 +78,7 @@ class Steps:
         tickets = episodes.find(act.owner, act.ids)
         first = next((ticket for ticket in tickets if ticket != UNKNOWN), None)
         if first is None:
-            repeated = _find_repeated(act.ids)
+            repeated = rules.find_repeated(act.ids)
             answer.faults += [
                 repeated.get(place) or episodes.explain_absence(act.owner, id, place)
                 for place, id in enumerate(act.ids)
@@ -178,7 +178,7 @@ class Steps:
             & (episodes.version[slots] == version.number)
             & (episodes.next_step[slots] == steps)
             & (episodes.deadline[slots] > episodes.clock())
-            & _valid(observations, version.bundle.observation)
+            & rules.are_valid(observations, version.bundle.observation)
         )
 
     def _finish(self, batch: _Batch, done: Done) -> None:
@@ -219,7 +219,7 @@ class Steps:
             if surprised:
                 for row in np.flatnonzero(impossible[part]).tolist():
                     place = row if places is None else places[row]
-                    answer.faults.append(Fault(place, *_IMPOSSIBLE))
+                    answer.faults.append(Fault(place, *rules.IMPOSSIBLE))
             self._tell(answer, version, places, actions[part], details[part])
             start += size
 
@@ -244,7 +244,7 @@ class Steps:
                 self._refuse(answer, version, Problem.ITEM_TOO_LATE, message)
             elif own := self._split(one, version):
                 again.append(own)
-            elif places := self._sort_out(version, one, observations[start:end]):
+            elif places := rules.sort_out(self._episodes, version, one, observations[start:end]):
                 parts.append(_Part(answer, places, len(places)))
                 chosen += [start + place for place in places]
             else:
@@ -288,61 +288,6 @@ class Steps:
                 message = f"Its specs must be those of {lead.name!r}, as item 0 is. Send it alone."
                 self._refuse(part.answer, None, Problem.ITEM_INVALID, message)
         return own
-
-    def _sort_out(
-        self, version: Version, waiting: Waiting, observations: Shaped[np.ndarray, "item ..."]
-    ) -> list[int]:
-        """Answers or refuses items one by one. The places of those that are left."""
-        answer, act, places = waiting.answer, waiting.act, list[int]()
-        valid = _valid(observations, version.bundle.observation)
-        repeated = _find_repeated(act.ids)
-        for place, id in enumerate(act.ids):
-            episode = self._episodes.get(act.owner, id)
-            if place in repeated:
-                fault = repeated[place]
-            elif episode is None:
-                fault = self._episodes.explain_absence(act.owner, id, place)
-            elif episode.ticket != waiting.tickets[place]:
-                message = f"Episode {id!r} was opened while this waited. Send it again."
-                fault = Fault(place, Problem.ITEM_INVALID, message)
-            else:
-                fault = self._examine(version, answer, place, episode.slot, observations[place])
-                if fault is None and place not in answer.duplicates:
-                    if valid[place]:
-                        places.append(place)
-                    else:
-                        fault = _invalid(place, version.bundle.observation)
-            if fault is not None:
-                answer.faults.append(fault)
-        return places
-
-    def _examine(
-        self,
-        version: Version,
-        answer: Answer,
-        place: int,
-        slot: int,
-        observation: Shaped[np.ndarray, "..."],
-    ) -> Fault | None:
-        """What is wrong with the step of an open episode, unless it is the next or a duplicate."""
-        expected, step = int(self._episodes.next_step[slot]), answer.act.steps[place]
-        message = f"Step {expected} must come next, got {step}"
-        if step > expected:
-            message = f"{message}: a step is missing."
-            return Fault(place, Problem.STEP_AHEAD, message, expected)
-        if step < expected - 1:
-            message = f"{message}, which was answered long ago."
-            return Fault(place, Problem.STEP_BEHIND, message, expected)
-        if step == expected - 1:
-            if version.engine.pack(observation[None]).tobytes() != version.seen[slot].tobytes():
-                message = (
-                    f"Step {step} was made with another observation. Send step {expected}, or "
-                    f"step {step} as it was."
-                )
-                return Fault(place, Problem.STEP_DIFFERS, message, expected)
-            answer.duplicates[place] = version.rows[slot].copy()
-            self._episodes.renew(slot)
-        return None
 
     # ── telling ──────────────────────────────────────────────────────────────────────────────────
 
@@ -401,50 +346,6 @@ class Steps:
         answer.queued, answer.told = 0, True
 
 
-_LARGEST = {
-    "int64": np.iinfo(np.int32).max,
-    "float32": np.finfo(np.float32).max,
-    "float64": np.finfo(np.float32).max,
-}
-"""What the engine can take, which has 32 bits for a number."""
-
-_IMPOSSIBLE = (
-    Problem.OBSERVATION_IMPOSSIBLE,
-    "No context explains that this observation followed the last action. If it is right, the model "
-    "does not describe the world; otherwise send it as it was.",
-)
-
-
-def _find_repeated(ids: list[str]) -> dict[int, Fault]:
-    """What is wrong with ids that occur for the second time, by place."""
-    first = dict[str, int]()
-    message = "An episode must occur once in a message, and {!r} has before."
-    return {
-        place: Fault(place, Problem.ITEM_INVALID, message.format(id))
-        for place, id in enumerate(ids)
-        if first.setdefault(id, place) != place
-    }
-
-
-def _invalid(place: int, spec: ArraySpec) -> Fault:
-    bounds = "" if spec.minimum is None else f" from {spec.minimum:g} to {spec.maximum:g}"
-    message = f"`observation` must be finite numbers{bounds}, and row {place} is not."
-    return Fault(place, Problem.OBSERVATION_INVALID, message)
-
-
 def _rows(slots: Int[np.ndarray, " step"]) -> Int[np.ndarray, " step"] | slice:
     """The same rows by a slice where it is one, which is an order of magnitude quicker."""
     return slice(int(slots[0]), int(slots[0]) + 1) if len(slots) == 1 else slots
-
-
-def _valid(
-    observations: Shaped[np.ndarray, "step ..."], spec: ArraySpec
-) -> Bool[np.ndarray, " step"]:
-    """Which rows hold only finite numbers within the bounds."""
-    if spec.minimum is not None and spec.maximum is not None:
-        fine = (observations >= spec.minimum) & (observations <= spec.maximum)
-    elif (limit := _LARGEST.get(spec.dtype)) is not None:
-        fine = np.abs(observations) <= limit
-    else:
-        return np.ones(len(observations), bool)
-    return np.asarray(fine.reshape(len(observations), -1).all(1))
