@@ -216,13 +216,22 @@ def log_posterior(
     log_policies = log_policy(successor_features, reward_weights, config.temperature)
     if counts is None:
         counts = known_counts(data, config, log_policies.shape[-1])
-    if counts is None:
-        log_joint = context_log_joint(data, log_policies, config.evidence)
-        log_likelihood = jax.nn.logsumexp(log_joint, axis=-1).sum()
-    else:
-        log_likelihood = (counts * log_policies).sum()
     deviation = reward_weights - jnp.asarray(config.prior_mean)
-    return log_likelihood - (deviation**2).sum() / (2 * config.weight_variance)
+    return log_likelihood(log_policies, data, config, counts) - (
+        (deviation**2).sum() / (2 * config.weight_variance)
+    )
+
+
+def log_likelihood(
+    log_policies: Float[Array, "context visited action"],
+    data: ExpertData,
+    config: IRLConfig,
+    counts: Float[Array, "context visited action"] | None,
+) -> Float[Array, ""]:
+    """The part of the log posterior that demonstrations speak of; `counts` from `known_counts`."""
+    if counts is not None:
+        return (counts * log_policies).sum()
+    return jax.nn.logsumexp(context_log_joint(data, log_policies, config.evidence), axis=-1).sum()
 
 
 def known_counts(
@@ -254,16 +263,24 @@ def log_posterior_derivatives(
         log_joint = context_log_joint(data, log_policies, config.evidence)
         counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
     totals = counts.sum(-1, keepdims=True)
-    # counts - totals * policies, without cancelling where experts are nearly certain: what each
-    # action lacks is what the other ones have.
-    others = 1 - jnp.eye(policies.shape[-1])
-    surprise = counts * (policies @ others) - policies * (counts @ others)
-    gradient = jnp.einsum("cva,cvad->d", surprise / alpha, successor_features)
+    slopes = surprise(counts, policies) / alpha
+    gradient = jnp.einsum("cva,cvad->d", slopes, successor_features)
     gradient -= (reward_weights - jnp.asarray(config.prior_mean)) / variance
     mean = jnp.einsum("cva,cvad->cvd", policies, successor_features)
     spread = jnp.sqrt(totals * policies)[..., None] * (successor_features - mean[..., None, :])
     spread = spread.reshape(-1, spread.shape[-1]) / alpha
     return gradient, spread.T @ spread + jnp.eye(len(reward_weights)) / variance
+
+
+def surprise(
+    counts: Float[Array, "context visited action"],
+    policies: Float[Array, "context visited action"],
+) -> Float[Array, "context visited action"]:
+    """How much more often than expected each action was taken."""
+    # counts - totals * policies, without cancelling where experts are nearly certain: what each
+    # action lacks is what the other ones have.
+    others = 1 - jnp.eye(policies.shape[-1])
+    return counts * (policies @ others) - policies * (counts @ others)
 
 
 def sampled_gradient(

@@ -157,10 +157,16 @@ def _check_sparse_shapes(given: Transitions) -> None:
 def _merge_repeated(transitions: Transitions) -> Transitions:
     """Gives each state at most one place with positive probability among the successors."""
     successors, probabilities = transitions
-    same = successors[..., :, None] == successors[..., None, :]
-    first = same.argmax(-1)
-    if (first == np.arange(successors.shape[-1])).all():
+    order = np.argsort(successors, axis=-1, kind="stable")
+    ordered = np.take_along_axis(successors, order, -1)
+    begins = np.ones(ordered.shape, bool)
+    begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    if begins.all():
         return transitions
+    # For each place the first one that names the same state, by way of the sorted order.
+    begin = np.maximum.accumulate(np.where(begins, np.arange(ordered.shape[-1]), 0), axis=-1)
+    first = np.empty_like(order)
+    np.put_along_axis(first, order, np.take_along_axis(order, begin, -1), -1)
     merged = np.zeros_like(probabilities)
     index = np.broadcast_to(first, probabilities.shape)
     places = np.indices(probabilities.shape, sparse=True)

@@ -21,15 +21,22 @@ from bigtrain.runs.events import Callback, Event
 
 @dataclass(frozen=True)
 class SolveConfig:
-    """Settings of the exact route; `num_restarts` is how often the reward is climbed to again."""
+    """Settings of the exact route.
+
+    `num_restarts` is how often the reward is climbed to again, and `tolerance` the mismatch at
+    which a climb ends (see `map_reward`).
+    """
 
     irl: IRLConfig = field(default_factory=IRLConfig)
     bayes: BayesConfig = field(default_factory=BayesConfig)
     num_restarts: int = 16
+    tolerance: float = 1e-3
 
     def __post_init__(self):
         if self.num_restarts < 0:
             raise ConfigError(f"`num_restarts` must not be negative, got {self.num_restarts}.")
+        if not 0 < self.tolerance < float("inf"):
+            raise ConfigError(f"`tolerance` must be positive and finite, got {self.tolerance}.")
 
 
 def solve(
@@ -63,6 +70,7 @@ def solve(
         inference_cmdp or cmdp,
         demonstrations,
         config.irl,
+        tolerance=config.tolerance,
         num_restarts=config.num_restarts,
         report=lambda _, mismatch: announce("reward", mismatch=mismatch),
     )
