@@ -13,7 +13,7 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.cmdp import CMDP, State, TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.exact.bayes import BayesConfig, BayesSolution, solve_bayes
-from bigtrain.exact.controller import Controller
+from bigtrain.exact.controller import SAME_MEMORY, Controller
 from bigtrain.exact.planning import evaluate_policy, policy_iteration, reward_table
 from bigtrain.exploration import PredictiveReward
 from bigtrain.policy import Decision, MemorylessPolicy, Policy, PrivilegedPolicy
@@ -119,8 +119,13 @@ def evaluate_exactly(
     goal: Sequence[int | str] | None = None,
     failure: Sequence[int | str] | None = None,
     exploring: Sequence[int | str] | None = None,
+    resolution: float = SAME_MEMORY,
 ) -> Evaluation:
-    """What `evaluate` would find with endless episodes, for a finite problem."""
+    """What `evaluate` would find with endless episodes, for a finite problem.
+
+    Memories of the policy that differ by less than `resolution`, relatively where they are large,
+    are taken as one.
+    """
     if horizon < 1:
         raise ConfigError(f"`horizon` must be at least 1, got {horizon}.")
     table, *places = _resolve(cmdp, reward, goal, failure, exploring)
@@ -130,7 +135,7 @@ def evaluate_exactly(
         [
             weight
             * np.array(
-                Controller(actor, problem).totals(
+                Controller(actor, problem, resolution).totals(
                     np.asarray(table.table, np.float64),
                     horizon,
                     **dict(zip(("goal", "failure", "exploring"), masks, strict=True)),
@@ -156,14 +161,17 @@ def policy_value(
     *,
     reward: ArrayLike | PredictiveReward,
     tolerance: float = 1e-11,
+    resolution: float = SAME_MEMORY,
 ) -> tuple[float, float]:
     """Bounds on the discounted return without end.
 
-    Histories that weigh less than `tolerance` are not followed; the bounds allow for them.
+    Histories that weigh less than `tolerance` are not followed; the bounds allow for them. They do
+    not allow for what is taken as one: memories of the policy that differ by less than
+    `resolution`, relatively where they are large.
     """
     table = _reward_array(cmdp, reward)
     bounds = [
-        weight * np.array(Controller(actor, problem).value(table, tolerance=tolerance))
+        weight * np.array(Controller(actor, problem, resolution).value(table, tolerance=tolerance))
         for weight, actor, problem in _actors(policy, cmdp)
     ]
     lower, upper = np.sum(bounds, axis=0)

@@ -20,7 +20,7 @@ from bigtrain.bayes_rl import met as hyperstates
 from bigtrain.bayes_rl.config import paper_tiger_maze, paper_tiger_treasure
 from bigtrain.bayes_rl.lanes import Lanes, roll_out
 from bigtrain.bayes_rl.learn import make_learner
-from bigtrain.bayes_rl.learner import Learner
+from bigtrain.bayes_rl.learner import Learner, track
 from bigtrain.bayes_rl.met import Met
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel, prepare
 from bigtrain.belief import Belief, ExactFilter, filter_trajectory
@@ -30,7 +30,14 @@ from bigtrain.exact import solve_bayes
 from bigtrain.exact.bayes import BayesConfig
 from bigtrain.exploration import PredictiveReward
 from bigtrain.networks import NetworkConfig
-from bigtrain.policy import NO_ACTION, FilterTracker, NetworkPolicy, PolicyConfig, ValueNetwork
+from bigtrain.policy import (
+    NO_ACTION,
+    FilterTracker,
+    NetworkPolicy,
+    PolicyConfig,
+    Posterior,
+    ValueNetwork,
+)
 from bigtrain.policy.network import Core
 from bigtrain.runs import Callback, metric_values
 
@@ -441,6 +448,42 @@ def test_rewards_that_cannot_be_learned_for():
         prepare(hidden, rewards, [1e-3, 1e-3], None)
 
 
+# ── beliefs ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("width", [3, 11])
+def test_each_possible_step_looked_at_once_tells_the_same(width):
+    """As every step of the lanes one by one; in a large maze there are too many possible ones."""
+    row = "." * (width // 2)
+    rows = [f"#{row}.{row}#"] * (width // 2)
+    plan = ["#" * (width + 2), *rows, f"L{row}S{row}R", f"#{row}x{row}#", *rows[1:]]
+    maze = envs.make("tiger-maze", map=[*plan, "#" * (width + 2)], p_hear=0.85)
+    posterior = Posterior(
+        jnp.asarray(maze.observation_array()),
+        context_prior=maze.context_prior,
+        num_actions=maze.num_actions,
+        config=NetworkConfig(width=16),
+        core_width=None,
+        key=jax.random.key(0),
+    )
+    head = jax.random.normal(jax.random.key(1), posterior.head.weight.shape) / 10
+    posterior = eqx.tree_at(lambda p: p.head.weight, posterior, head)
+    lanes = roll_out(
+        maze,
+        ExactFilter(maze),
+        value_network(maze),
+        jax.random.key(2),
+        num_lanes=32,
+        horizon=20,
+        epsilon=1.0,
+    )
+    codes = jax.vmap(jax.vmap(lambda state: posterior.encode(maze.observe(state))))(lanes.states)
+    want = jax.vmap(posterior.unroll)(codes, lanes.previous)
+    few = maze.successors.size <= lanes.actions.size
+    assert few == (width == 3), "the other way is not tested"
+    np.testing.assert_allclose(track(posterior, maze, lanes), want, atol=1e-5)
+
+
 # ── learning ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -519,6 +562,23 @@ def test_nothing_is_compiled_in_steady_state(hidden, caplog):
     assert list(counts) == ["policy", "settling-policy"][: 1 + hidden]
     for totals in counts.values():
         assert totals[1:] == [totals[1]] * 3
+
+
+def test_what_is_measured_is_in_the_events():
+    """Of every member's policy, from before anything is learned on."""
+    rewards = [np.repeat(TIGER_REWARD[:, None], 3, 1)] * 2
+    found = learn_policies(
+        TIGER,
+        rewards,
+        seeds=[0, 1],
+        config=SMALL,
+        measure=lambda policy: {"listens": float(np.argmax(policy.network.head.sum(-1)) == LISTEN)},
+    )
+    for learned in found:
+        first, *later = learned.history
+        assert first.step == 0 and set(first.metrics) == {"listens"}
+        assert len(later) == SMALL.num_iterations
+        assert all(event.metrics["listens"] in (0.0, 1.0) for event in later)
 
 
 def test_the_result_tells_how_it_came_about():

@@ -5,7 +5,7 @@ program. In between they are evaluated, and of each the best policy so far is ke
 regret where the problem is finite, and otherwise by its return.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple, final
@@ -27,13 +27,18 @@ from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Regret, never_exploring_value, policy_value
 from bigtrain.exact.bayes import BayesConfig, BayesSolution, solve_bayes
+from bigtrain.exact.controller import SAME_MEMORY
 from bigtrain.exploration import PredictiveReward
-from bigtrain.policy import FilterTracker, NetworkPolicy
+from bigtrain.policy import FilterTracker, NetworkPolicy, Posterior
 from bigtrain.rollout import rollout
 from bigtrain.runs import Callback, Event, Run, metric_values
 
 _VALUE_TOLERANCE = 1e-7
 """What weighs less is not followed when a policy is valued, as a share of all there is."""
+
+COARSE = 1e-2
+"""Beliefs that a network tracks drift, and some policies meet endlessly many: until a policy looks
+good, and where there are too many, beliefs that differ by less than this are taken as one."""
 
 
 @final
@@ -49,6 +54,10 @@ class LearnedPolicy:
     certificate: BayesSolution | None
     discounted_return: float | None
     history: tuple[Event, ...]
+
+
+Measure = Callable[[NetworkPolicy], Mapping[str, float]]
+"""What else is to be known of a policy whenever it is judged, by name."""
 
 
 class Best(NamedTuple):
@@ -70,13 +79,15 @@ def learn_policies(
     filter: Filter | None = None,
     certificate: BayesConfig = BayesConfig(),
     exploration_states: Sequence[int | str] | None = None,
+    measure: Measure | None = None,
     callbacks: Sequence[Callback] = (),
     run: Run | None = None,
 ) -> list[LearnedPolicy]:
     """Learns one policy for each reward and seed, all in one program.
 
     `baselines` say what reward a step is likely in a simulator that is not finite; `filter` takes
-    the place of the exact one. A `run` keeps metrics and checkpoints.
+    the place of the exact one. What `measure` finds of each member's policy of the moment goes
+    into the events. A `run` keeps metrics and checkpoints.
     """
     if len(rewards) != len(seeds) or not seeds:
         raise ConfigError(
@@ -97,7 +108,7 @@ def learn_policies(
         states = learning.init_members(learner, keys)
         best = Best(states.average, jnp.full(len(seeds), jnp.inf), jnp.zeros(len(seeds)))
         _, (states, best) = run.resume((states, best), phase="policy") or (0, (states, best))
-        best, history = _drive(learner, numbers, states, best, judge, run, callbacks)
+        best, history = _drive(learner, numbers, states, best, judge, measure, run, callbacks)
         return [
             judge.conclude(make_policy(learner, numbers, best.networks, place), place, history)
             for place in range(len(seeds))
@@ -191,18 +202,46 @@ class _Certifier:
                 solved[table.tobytes()] = (solve_bayes(cmdp, table, config), never)
             self._members.append((table, *solved[table.tobytes()]))
 
-    def score(self, learner: Learner, numbers: Numbers, networks: Networks) -> np.ndarray:
-        """The normalised regrets of all members; absolute where there is nothing to divide by."""
-        scores = []
-        for place, (table, *_) in enumerate(self._members):
-            found = self._regret(make_policy(learner, numbers, networks, place), place)
-            relative = found.absolute / np.ptp(table)
-            scores.append(relative if found.normalised is None else found.normalised)
-        return np.array(scores)
+    def score(
+        self, learner: Learner, numbers: Numbers, networks: Networks, best: Best
+    ) -> np.ndarray:
+        """The normalised regrets of all members; where exploring brings nothing to divide by, what
+        is lost as a share of the reward's range.
 
-    def _regret(self, policy: NetworkPolicy, place: int) -> Regret:
+        Who has reached the target stays there: no better policy is looked for.
+        """
+        target = learner.config.target_regret
+        scores = np.array(best.score, np.float64)
+        for place in np.flatnonzero(~(scores <= target)).tolist():
+            policy = make_policy(learner, numbers, networks, place)
+            if learner.learn_belief:
+                scores[place] = self._score(policy, place, (COARSE,))
+            if not learner.learn_belief or scores[place] <= target:
+                scores[place] = self._score(policy, place, _resolutions(policy))
+        return scores
+
+    def _score(self, policy: NetworkPolicy, place: int, resolutions: Sequence[float]) -> float:
+        found = self._regret(policy, place, resolutions)
+        if found.normalised is None or np.isinf(found.normalised):
+            return found.absolute / np.ptp(self._members[place][0])
+        return found.normalised
+
+    def _regret(self, policy: NetworkPolicy, place: int, resolutions: Sequence[float]) -> Regret:
+        """By the first of the resolutions at which all that matters could be followed."""
         table, optimum, never = self._members[place]
-        value, _ = policy_value(policy, self._cmdp, reward=table, tolerance=_VALUE_TOLERANCE)
+        most = np.ptp(table) / (1 - self._cmdp.gamma)
+        value = -np.inf
+        for resolution in resolutions:
+            lower, upper = policy_value(
+                policy,
+                self._cmdp,
+                reward=table,
+                tolerance=_VALUE_TOLERANCE,
+                resolution=resolution,
+            )
+            value = max(value, lower)
+            if upper - lower <= 10 * _VALUE_TOLERANCE * most:
+                break
         return Regret(value, optimum.upper, never)
 
     def enough(self, learner: Learner, best: Best, last_stage: bool) -> bool:
@@ -212,14 +251,20 @@ class _Certifier:
         self, policy: NetworkPolicy, place: int, history: Sequence[Event]
     ) -> LearnedPolicy:
         _, optimum, _ = self._members[place]
-        regret = self._regret(policy, place)
+        regret = self._regret(policy, place, _resolutions(policy))
         return LearnedPolicy(policy, regret, optimum, None, _of_member(history, place))
+
+
+def _resolutions(policy: NetworkPolicy) -> tuple[float, ...]:
+    return (SAME_MEMORY, COARSE) if isinstance(policy.tracker, Posterior) else (SAME_MEMORY,)
 
 
 class _Player:
     """Judges policies of simulators by their return, in the same episodes each time."""
 
-    def score(self, learner: Learner, numbers: Numbers, networks: Networks) -> np.ndarray:
+    def score(
+        self, learner: Learner, numbers: Numbers, networks: Networks, best: Best
+    ) -> np.ndarray:
         return -np.asarray(_play(learner, numbers, networks))
 
     def enough(self, learner: Learner, best: Best, last_stage: bool) -> bool:
@@ -263,6 +308,7 @@ def _drive(
     states: LearnerState,
     best: Best,
     judge: Any,
+    measure: Measure | None,
     run: Run,
     callbacks: Sequence[Callback],
 ) -> tuple[Best, list[Event]]:
@@ -274,7 +320,11 @@ def _drive(
         ("policy", learning.learn_features, 0, config.num_iterations),
         ("settling-policy", learning.settle, config.num_iterations, rounds),
     )
-    measure = "regret" if isinstance(judge, _Certifier) else "return"
+    judged = "regret" if isinstance(judge, _Certifier) else "return"
+    if measure is not None and not history:  # what it is before anything is learned
+        event = Event(stages[0][0], 0, _measure_all(measure, learner, numbers, states.average))
+        history.append(event)
+        run.record(event)
     try:
         for phase, advance, begin, total in stages:
             last_stage = begin + total == config.num_iterations + rounds
@@ -286,10 +336,12 @@ def _drive(
             ):
                 size = min(size, begin + total - done)
                 states, metrics = advance(learner, states, numbers, size)
-                scores = judge.score(learner, numbers, states.average)
+                scores = judge.score(learner, numbers, states.average, best)
                 best = _keep(best, states.average, jnp.asarray(scores, jnp.float32))
-                shown = scores if measure == "regret" else -scores
-                event = _event(phase, done - begin + size, total, metrics, {measure: shown})
+                found = {judged: scores if judged == "regret" else -scores}
+                if measure is not None:
+                    found |= _measure_all(measure, learner, numbers, states.average)
+                event = _event(phase, done - begin + size, total, metrics, found)
                 history.append(event._replace(total=None))
                 run.record(event)
                 for callback in callbacks:
@@ -298,6 +350,16 @@ def _drive(
     finally:  # also when somebody interrupts
         run.checkpoint(int(states.step.max()), (states, best), force=True, phase="policy")
     return best, history
+
+
+def _measure_all(
+    measure: Measure, learner: Learner, numbers: Numbers, networks: Networks
+) -> dict[str, np.ndarray]:
+    found = [
+        measure(make_policy(learner, numbers, networks, place))
+        for place in range(len(numbers.baseline))
+    ]
+    return {name: np.array([one[name] for one in found]) for name in found[0]}
 
 
 @eqx.filter_jit

@@ -24,7 +24,7 @@ from bigtrain.bayes_rl.met import Met
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel
 from bigtrain.belief import Filter
 from bigtrain.cmdp import CMDP, TabularCMDP
-from bigtrain.policy import Posterior, ValueNetwork
+from bigtrain.policy import NO_ACTION, Posterior, ValueNetwork
 from bigtrain.policy.posterior import clip_log_belief
 from bigtrain.ring import Ring
 
@@ -319,10 +319,43 @@ def _loss(
 
 def _belief_loss(posterior: Posterior, learner: Learner, batch: Lanes) -> Float[Array, ""]:
     """How far learned log-beliefs are from the filter's, in the units in which they are used."""
-    encode = look(learner.cmdp, posterior.encode, batch.actions.size)
-    codes = jax.vmap(jax.vmap(encode))(batch.states)
-    learned = jax.vmap(posterior.unroll)(codes, batch.previous)
+    learned = track(posterior, learner.cmdp, batch)
     return ((learned - clip_log_belief(batch.log_beliefs)) ** 2).mean() / 16
+
+
+def track(posterior: Posterior, cmdp: CMDP, lanes: Lanes) -> Float[Array, "lane moment context"]:
+    """The learned log-beliefs of lanes. Where fewer steps are possible than there are, each of the
+    possible ones is looked at once."""
+    if (
+        isinstance(cmdp, TabularCMDP)
+        and posterior.core is None
+        and cmdp.successors.size <= lanes.actions.size
+    ):
+        told = _tell_all(posterior, cmdp)[_steps_taken(cmdp, lanes)]
+        return jax.vmap(posterior.add_up)(told, lanes.previous == NO_ACTION)
+    encode = look(cmdp, posterior.encode, lanes.actions.size)
+    codes = jax.vmap(jax.vmap(encode))(lanes.states)
+    return jax.vmap(posterior.unroll)(codes, lanes.previous)
+
+
+def _tell_all(
+    posterior: Posterior, cmdp: TabularCMDP
+) -> Float[Array, "state action outcome context"]:
+    """What every step that can occur tells, each worked out once."""
+    codes = jax.vmap(lambda state: posterior.encode(cmdp.observe(state)))(
+        jnp.arange(cmdp.num_states)
+    )
+    after = codes[jnp.asarray(cmdp.successors)]
+    tell = jax.vmap(posterior.tell, (None, 0, None))  # outcomes, then actions, then states
+    tell = jax.vmap(jax.vmap(tell, (None, 0, 0)), (0, 0, None))
+    return tell(codes, after, jnp.arange(cmdp.num_actions))
+
+
+def _steps_taken(cmdp: TabularCMDP, lanes: Lanes) -> tuple[Int[Array, "lane moment"], ...]:
+    """The step that led to each moment: state, action, and which of its outcomes came."""
+    before, action = jnp.roll(lanes.states, 1, axis=1), jnp.maximum(lanes.previous, 0)
+    outcomes = jnp.asarray(cmdp.successors)[before, action]
+    return before, action, jnp.argmax(outcomes == lanes.states[..., None], -1)
 
 
 def _mean_reward(learner: Learner, numbers: Numbers, lanes: Lanes) -> Float[Array, ""]:

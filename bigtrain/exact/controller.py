@@ -17,7 +17,7 @@ from bigtrain.cmdp import TabularCMDP
 from bigtrain.exact.planning import policy_iteration, solve_bellman
 from bigtrain.policy import NO_ACTION, Policy
 
-_SAME_MEMORY = 1e-4
+SAME_MEMORY = 1e-4
 """Memories that differ by less, relatively where they are large, are taken as one."""
 
 
@@ -34,23 +34,45 @@ class Totals(NamedTuple):
 class Controller:
     """The chain of `policy` in `cmdp`, from its first observation on."""
 
-    def __init__(self, policy: Policy, cmdp: TabularCMDP):
+    def __init__(self, policy: Policy, cmdp: TabularCMDP, resolution: float = SAME_MEMORY):
         self.cmdp = cmdp
         self._policy = policy
+        self._resolution = resolution
         self._index: dict[bytes, int] = {}
-        self._leaves, self._structure = jax.tree.flatten(policy.init())
-        self._memories = [np.zeros((0, *np.shape(leaf)), leaf.dtype) for leaf in self._leaves]
+        leaves, self._structure = jax.tree.flatten(policy.init())
+        self._memories = [np.zeros((0, *np.shape(leaf)), leaf.dtype) for leaf in leaves]
         shape = (cmdp.num_actions, cmdp.successors.shape[-1])
-        self.states = np.zeros(0, np.int32)
-        self.last_actions = np.zeros(0, np.int32)
-        self.expanded: Bool[np.ndarray, " node"] = np.zeros(0, bool)
-        self.action_probs = np.zeros((0, cmdp.num_actions))
-        self.children = np.zeros((0, *shape), np.int64)
+        self._count = 0
+        self._states = np.zeros(0, np.int32)
+        self._last_actions = np.zeros(0, np.int32)
+        self._expanded = np.zeros(0, bool)
+        self._action_probs = np.zeros((0, cmdp.num_actions))
+        self._children = np.zeros((0, *shape), np.int64)
         starts = np.flatnonzero(cmdp.initial)
-        first = [np.repeat(np.asarray(leaf)[None], len(starts), 0) for leaf in self._leaves]
+        first = [np.repeat(np.asarray(leaf)[None], len(starts), 0) for leaf in leaves]
         roots = self._add(starts, np.full(len(starts), NO_ACTION), first)
         self.start = np.zeros((len(self.states), cmdp.num_contexts))
         self.start[roots] = np.outer(np.asarray(cmdp.initial)[starts], cmdp.context_prior)
+
+    @property
+    def states(self) -> Int[np.ndarray, " node"]:
+        """The problem's state in every node."""
+        return self._states[: self._count]
+
+    @property
+    def expanded(self) -> Bool[np.ndarray, " node"]:
+        """Whether the policy was asked there."""
+        return self._expanded[: self._count]
+
+    @property
+    def action_probs(self) -> Float[np.ndarray, "node action"]:
+        """What it does there."""
+        return self._action_probs[: self._count]
+
+    @property
+    def children(self) -> Int[np.ndarray, "node action successor"]:
+        """The nodes that may follow, -1 where none does."""
+        return self._children[: self._count]
 
     def totals(
         self,
@@ -188,7 +210,7 @@ class Controller:
             self.cmdp,
             memory,
             jnp.asarray(self.states[padded]),
-            jnp.asarray(self.last_actions[padded]),
+            jnp.asarray(self._last_actions[padded]),
         )
         leaves = [np.asarray(leaf)[: len(nodes)] for leaf in jax.tree.leaves(memory)]
         probs = np.asarray(probs, np.float64)[: len(nodes)]
@@ -201,33 +223,42 @@ class Controller:
         memories: list[np.ndarray],
     ) -> Int[np.ndarray, " new"]:
         columns = [states[:, None], last_actions[:, None]]
-        columns += [_rounded(leaf).reshape(len(states), -1) for leaf in memories]
+        columns += [self._round(leaf).reshape(len(states), -1) for leaf in memories]
         keys = np.concatenate([column.astype(np.float64) for column in columns], 1) + 0.0
         nodes = np.empty(len(states), np.int64)
         fresh: list[int] = []
         for place, key in enumerate(keys):
-            new = len(self.states) + len(fresh)
+            new = self._count + len(fresh)
             nodes[place] = self._index.setdefault(key.tobytes(), new)
             if nodes[place] == new:
                 fresh.append(place)
-        self._memories = [
-            np.concatenate([old, new[fresh]])
-            for old, new in zip(self._memories, memories, strict=True)
-        ]
-        self.states = np.append(self.states, states[fresh]).astype(np.int32)
-        self.last_actions = np.append(self.last_actions, last_actions[fresh]).astype(np.int32)
-        self.expanded = np.append(self.expanded, np.zeros(len(fresh), bool))
-        grown = np.zeros((len(fresh), self.cmdp.num_actions))
-        self.action_probs = np.concatenate([self.action_probs, grown])
-        unknown = np.full((len(fresh), *self.children.shape[1:]), -1)
-        self.children = np.concatenate([self.children, unknown])
+        begin, self._count = self._count, self._count + len(fresh)
+        self._memories = [_with_room(leaf, self._count) for leaf in self._memories]
+        for leaf, new in zip(self._memories, memories, strict=True):
+            leaf[begin : self._count] = new[fresh]
+        self._states = _with_room(self._states, self._count)
+        self._states[begin : self._count] = states[fresh]
+        self._last_actions = _with_room(self._last_actions, self._count)
+        self._last_actions[begin : self._count] = last_actions[fresh]
+        self._expanded = _with_room(self._expanded, self._count)
+        self._action_probs = _with_room(self._action_probs, self._count)
+        self._children = _with_room(self._children, self._count)
+        self._children[begin : self._count] = -1
         return nodes
 
+    def _round(self, leaf: np.ndarray) -> np.ndarray:
+        if not np.issubdtype(leaf.dtype, np.floating):
+            return leaf
+        return np.round(np.arcsinh(leaf.astype(np.float64)) / self._resolution)
 
-def _rounded(leaf: np.ndarray) -> np.ndarray:
-    if not np.issubdtype(leaf.dtype, np.floating):
-        return leaf
-    return np.round(np.arcsinh(leaf.astype(np.float64)) / _SAME_MEMORY)
+
+def _with_room(array: np.ndarray, count: int) -> np.ndarray:
+    """The array, or a longer copy of it: twice as long, so that few are made."""
+    if len(array) >= count:
+        return array
+    longer = np.zeros((max(count, 2 * len(array)), *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    return longer
 
 
 @eqx.filter_jit

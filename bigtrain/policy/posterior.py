@@ -116,7 +116,20 @@ class Posterior(BeliefTracker):
 
         _, memories = jax.lax.scan(remember, first.memory, (codes, done, begins))
         before = jnp.roll(codes, 1, axis=0)
-        told = jax.vmap(self._told)(before, codes, done, memories)
+        return self.add_up(jax.vmap(self._told)(before, codes, done, memories), begins)
+
+    def tell(
+        self, before: Float[Array, " width"], code: Float[Array, " width"], action: Int[Array, ""]
+    ) -> Float[Array, " context"]:
+        """The learned log-likelihood of a step in every context, where there is no core."""
+        return self._told(
+            before, code, jax.nn.one_hot(action, self._num_actions), self.init().memory
+        )
+
+    def add_up(
+        self, told: Float[Array, "moment context"], begins: Bool[Array, " moment"]
+    ) -> Float[Array, "moment context"]:
+        """The log-beliefs of moments in a row by what each step told."""
 
         def add(log_belief, moment):
             told, begins = moment
