@@ -40,7 +40,7 @@ class Acted(NamedTuple):
     duplicates: list[int]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Answer:
     """What is known so far of what came of an Act, until it is told.
 

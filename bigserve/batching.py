@@ -14,7 +14,7 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from bigserve import engine, rules
 from bigserve.acts import Act, Acted, Answer, Merged, Waiting
@@ -46,6 +46,7 @@ class _Batch(NamedTuple):
     version: Version
     parts: list[_Part]
     slots: Int[np.ndarray, " step"]
+    rows: Int[np.ndarray, " step"] | slice
     seen: Int[np.ndarray, "step word"]
     arrived: float
 
@@ -120,9 +121,8 @@ class Steps:
                 continue
             if batch is None:
                 continue
-            rows = _rows(batch.slots)
-            self._episodes.busy[rows] = True
-            states = version.rows[rows, : version.engine.state_width]
+            self._episodes.busy[batch.rows] = True
+            states = version.rows[batch.rows][:, : version.engine.state_width]
             given = np.concatenate([states, batch.seen], 1)
             version.worker.submit(
                 functools.partial(version.engine.step, given),
@@ -148,38 +148,41 @@ class Steps:
         steps = np.array([step for one in taken for step in one.act.steps], np.uint64)
         count = len(tickets)
         observations = version.view(b"".join([one.data for one in taken]), count)
-        fine = self._look_over(version, tickets, steps, observations)
+        slots = tickets % self._episodes.capacity
+        rows = _rows(slots)
         if (
-            fine.all()
-            and (count == 1 or len({ticket for one in taken for ticket in one.tickets}) == count)
-            and min(one.act.deadline for one in taken) > now
+            self._are_next(version, rows, tickets, steps, observations)
+            and (isinstance(rows, slice) or len(set(tickets.tolist())) == count)
+            and min([one.act.deadline for one in taken]) > now
         ):
             parts = [_Part(one.answer, None, len(one.tickets)) for one in taken]
         else:
             parts, chosen = self._pick(version, taken, observations, now)
-            tickets, observations = tickets[chosen], observations[chosen]
-        if not parts:
-            return None
-        slots, seen = tickets % self._episodes.capacity, version.engine.pack(observations)
-        return _Batch(version, parts, slots, seen, taken[0].act.arrived)
+            if not parts:
+                return None
+            slots, observations = slots[chosen], observations[chosen]
+            rows = _rows(slots)
+        seen = version.engine.pack(observations)
+        return _Batch(version, parts, slots, rows, seen, taken[0].act.arrived)
 
-    def _look_over(
+    def _are_next(
         self,
         version: Version,
+        rows: Int[np.ndarray, " step"] | slice,
         tickets: Int[np.ndarray, " step"],
         steps: Int[np.ndarray, " step"],
         observations: Shaped[np.ndarray, "step ..."],
-    ) -> Bool[np.ndarray, " step"]:
-        """Which items are the next step of an open episode of this version."""
+    ) -> bool:
+        """Whether all items are the next steps of open episodes of this version."""
         episodes = self._episodes
-        slots = tickets % episodes.capacity
-        return (
-            (episodes.tickets[slots] == tickets)
-            & (episodes.version[slots] == version.number)
-            & (episodes.next_step[slots] == steps)
-            & (episodes.deadline[slots] > episodes.clock())
+        fine = (
+            (episodes.tickets[rows] == tickets)
+            & (episodes.version[rows] == version.number)
+            & (episodes.next_step[rows] == steps)
+            & (episodes.deadline[rows] > episodes.clock())
             & rules.are_valid(observations, version.bundle.observation)
         )
+        return bool(fine.all())
 
     def _finish(self, batch: _Batch, done: Done) -> None:
         """Writes down what the engine did, and tells everybody."""
@@ -190,7 +193,7 @@ class Steps:
             self._apply(batch, done.result)
             padded, waited = -(-size // BLOCK) * BLOCK, done.began - batch.arrived
             self._metrics.batch(version.name, size, padded, waited, done.ended - done.began)
-        self._episodes.release(batch.slots)
+        self._episodes.release(batch.rows)
         self._run(version)
 
     def _fail(self, version: Version, answers: list[Answer], error: Exception) -> None:
@@ -201,18 +204,19 @@ class Steps:
             self._refuse(answer, version, Problem.INTERNAL, message)
 
     def _apply(self, batch: _Batch, stepped: Int[np.ndarray, "step word"]) -> None:
-        version, slots, seen = batch.version, batch.slots, batch.seen
-        taken, impossible = stepped[:, :-1], stepped[:, -1] != 0
-        surprised = bool(impossible.any())
+        version, rows, seen, taken = batch.version, batch.rows, batch.seen, stepped[:, :-1]
+        impossible = stepped[:, -1]
+        surprised = np.count_nonzero(impossible)
         if surprised:
-            slots, seen, taken = (part[~impossible] for part in (slots, seen, taken))
-            stepped = np.where(impossible[:, None], 0, stepped)
-        rows = _rows(slots)
-        version.rows[rows] = taken
+            fine = impossible == 0
+            rows, seen = batch.slots[fine], seen[fine]
+            version.rows[rows] = taken[fine]
+            taken = np.where(fine[:, None], taken, 0)
+        else:
+            version.rows[rows] = taken
         version.seen[rows] = seen
         self._episodes.advance(rows)
-        actions = np.ascontiguousarray(stepped[:, engine.PREVIOUS])
-        details = version.details(stepped[:, :-1])
+        actions, details = taken[:, engine.PREVIOUS], version.details(taken)
         start = 0
         for answer, places, size in batch.parts:
             part = slice(start, start + size)
@@ -347,5 +351,11 @@ class Steps:
 
 
 def _rows(slots: Int[np.ndarray, " step"]) -> Int[np.ndarray, " step"] | slice:
-    """The same rows by a slice where it is one, which is an order of magnitude quicker."""
-    return slice(int(slots[0]), int(slots[0]) + 1) if len(slots) == 1 else slots
+    """The same rows by a slice where it is one, which needs no copy.
+
+    It is one for a single episode, and mostly for those that were started together.
+    """
+    first, count = int(slots[0]), len(slots)
+    if count == 1 or (slots[-1] == first + count - 1 and (slots[1:] - slots[:-1] == 1).all()):
+        return slice(first, first + count)
+    return slots

@@ -301,8 +301,9 @@ def write_acted(request: wire.ActRequest, acted: Acted) -> wire.ActReply:
     reply = wire.ActReply(
         request_id=request.request_id,
         actions=wire.Array(dtype=_INT32, shape=(count,), data=actions.tobytes()),
-        duplicates=acted.duplicates,
     )
+    if acted.duplicates:
+        reply.duplicates.extend(acted.duplicates)
     if acted.faults:
         reply.errors.extend(map(write_fault, acted.faults))
     if request.HasField("details") and acted.details is not None:

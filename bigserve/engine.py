@@ -95,6 +95,8 @@ class Engine:
         self, observations: Shaped[np.ndarray, "episode ..."]
     ) -> Int[np.ndarray, "episode word"]:
         """Observations as words; of numbers of 64 bits, what the policy takes of them."""
+        if observations.dtype == self._observation.dtype and observations.itemsize == 4:
+            return observations.reshape(len(observations), -1).view(np.int32)
         narrow = np.ascontiguousarray(observations, self._observation.dtype)
         flat = narrow.reshape(len(observations), -1).view(np.uint8)
         missing = -flat.shape[1] % 4

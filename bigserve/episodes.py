@@ -7,6 +7,7 @@ when divided by their number.
 """
 
 import hashlib
+import heapq
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -87,7 +88,7 @@ class Episodes:
         self.busy = np.zeros(capacity, bool)
         self._open: dict[int, Episode] = {}
         self._books: dict[str, dict[str, int]] = {}
-        self._free = list(range(capacity))[::-1]
+        self._free = list(range(capacity))  # a heap, so that episodes started together lie so
         self._serial = 0
         self._tombstones: dict[tuple[str, str], Tombstone] = {}
         self._waiting: dict[int, list[Callable[[], None]]] = {}
@@ -188,7 +189,7 @@ class Episodes:
     ) -> Episode:
         """Opens one episode, at its beginning or where another server left it."""
         self._check_room(owner, 1)
-        slot = self._free.pop()
+        slot = heapq.heappop(self._free)
         self._serial += 1
         ticket = self._serial * self.capacity + slot
         episode = Episode(id, owner, ticket, slot, version, rule, seed, lease)
@@ -223,7 +224,7 @@ class Episodes:
             del self._books[episode.owner]
         self.tickets[episode.slot] = _FREE
         self.deadline[episode.slot] = np.inf
-        self._free.append(episode.slot)
+        heapq.heappush(self._free, episode.slot)
         self.bury(episode.owner, episode.id, reason, time.time())
         self._closed(episode, reason)
 
@@ -257,13 +258,12 @@ class Episodes:
         """Runs something once the step of an episode that is under way is done."""
         self._waiting.setdefault(slot, []).append(run)
 
-    def release(self, slots: Int[np.ndarray, " episode"]) -> None:
+    def release(self, slots: Int[np.ndarray, " episode"] | slice) -> None:
         """Marks episodes as free, and runs what waited for that."""
         self.busy[slots] = False
-        if self._waiting:
-            for slot in slots.tolist():
-                for run in self._waiting.pop(slot, ()):
-                    run()
+        for slot in [slot for slot in self._waiting if not self.busy[slot]]:
+            for run in self._waiting.pop(slot):
+                run()
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────
 

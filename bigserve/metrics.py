@@ -1,22 +1,25 @@
-"""Metrics for Prometheus: counters that the core feeds, gauges read when they are asked for.
+"""Metrics for Prometheus: tallies that the core feeds, made into metrics when they are asked for.
 
-Every server has a registry of its own. Feeding happens once a batch or call, so the time series of
-each model and method are looked up once and kept.
+Every server has a registry of its own. The event loop feeds, once a batch or message, so that must
+cost next to nothing: adding to plain numbers does, which another thread reads at the scrape.
 """
 
+import bisect
+import collections
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    ProcessCollector,
-    start_http_server,
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from bigserve.config import split_address
 from bigserve.errors import ConfigError
@@ -36,63 +39,61 @@ class LoadedModel(NamedTuple):
     current: bool
 
 
-class _Batches(NamedTuple):
-    """The series of one model that every batch feeds."""
+@final
+class _Histogram:
+    """How often values up to each bound came, and their sum."""
 
-    size: Histogram
-    padding: Counter
-    queue: Histogram
-    compute: Histogram
+    def __init__(self, bounds: list[float]):
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts a value in."""
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class _Batches(NamedTuple):
+    """What every batch of one model feeds."""
+
+    size: _Histogram
+    queue: _Histogram
+    compute: _Histogram
 
 
 @final
-class Metrics:
-    """What a server counts and times. Safe to feed from any thread."""
+class Metrics(Collector):
+    """What a server counts and times. Only the event loop feeds it."""
 
     def __init__(self):
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"bigserve_{name}", text, labels, registry=registry)
-
-        def histogram(name: str, text: str, buckets: list, *labels: str) -> Histogram:
-            return Histogram(f"bigserve_{name}", text, labels, registry=registry, buckets=buckets)
-
-        self._started = counter("episodes_started_total", "Episodes started.", "model")
-        self._closed = counter("episodes_closed_total", "Episodes closed.", "model", "reason")
-        self._steps = counter("steps_total", "Steps answered or refused.", "model", "result")
-        self._sizes = histogram("batch_size", "Steps in a batch.", _SIZES, "model")
-        self._padding = counter("batch_padding_total", "Rows computed in vain.", "model")
-        self._queue = histogram(
-            "queue_seconds", "Time from arrival to the start of the batch.", _SECONDS, "model"
-        )
-        self._compute = histogram("compute_seconds", "Time a batch took.", _SECONDS, "model")
-        self._requests = counter("requests_total", "Calls answered.", "method", "code")
-        self._seconds = histogram("request_seconds", "Time a call took.", _SECONDS, "method")
-
+        self._started = collections.Counter[tuple[str, ...]]()
+        self._closed = collections.Counter[tuple[str, ...]]()
+        self._steps = collections.Counter[tuple[str, ...]]()
+        self._padding = collections.Counter[tuple[str, ...]]()
+        self._requests = collections.Counter[tuple[str, ...]]()
         self._batches: dict[str, _Batches] = {}
-        self._results: dict[tuple[str, str], Counter] = {}
-        self._codes: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        self._seconds: dict[str, _Histogram] = {}
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.registry.register(self)
 
     def started(self, model: str, n: int) -> None:
         """Counts episodes that started."""
-        self._started.labels(model).inc(n)
+        self._started[model,] += n
 
     def closed(self, model: str, reason: str, n: int) -> None:
         """Counts episodes that closed, by reason: ended, expired, evicted or exported."""
-        self._closed.labels(model, reason).inc(n)
+        self._closed[model, reason] += n
 
     def steps(
         self, model: str, applied: int, duplicates: int, failed_by_problem: Mapping[str, int]
     ) -> None:
         """Counts steps that were applied, were answered again, or failed, by the problem's name."""
         if applied:
-            self._result(model, "applied").inc(applied)
+            self._steps[model, "applied"] += applied
         if duplicates:
-            self._result(model, "duplicate").inc(duplicates)
+            self._steps[model, "duplicate"] += duplicates
         for problem, n in failed_by_problem.items():
-            self._result(model, problem).inc(n)
+            self._steps[model, problem.lower()] += n
 
     def batch(
         self, model: str, size: int, padded: int, queue_seconds: float, compute_seconds: float
@@ -101,24 +102,19 @@ class Metrics:
         series = self._batches.get(model)
         if series is None:
             series = self._batches[model] = _Batches(
-                self._sizes.labels(model),
-                self._padding.labels(model),
-                self._queue.labels(model),
-                self._compute.labels(model),
+                _Histogram(_SIZES), _Histogram(_SECONDS), _Histogram(_SECONDS)
             )
         series.size.observe(size)
-        series.padding.inc(padded - size)
         series.queue.observe(queue_seconds)
         series.compute.observe(compute_seconds)
+        self._padding[model,] += padded - size
 
     def request(self, method: str, code: str, seconds: float) -> None:
         """Records a call that ended; `method` must be one of the server, not any a client names."""
-        series = self._codes.get((method, code))
-        if series is None:
-            series = self._requests.labels(method, code), self._seconds.labels(method)
-            self._codes[method, code] = series
-        count, duration = series
-        count.inc()
+        self._requests[method, code] += 1
+        duration = self._seconds.get(method)
+        if duration is None:
+            duration = self._seconds[method] = _Histogram(_SECONDS)
         duration.observe(seconds)
 
     def watch(
@@ -130,11 +126,42 @@ class Metrics:
         """Reads these when metrics are asked for: on another thread, so they must give copies."""
         self.registry.register(_Watch(live, queued, models))
 
-    def _result(self, model: str, result: str) -> Counter:
-        series = self._results.get((model, result))
-        if series is None:
-            series = self._results[model, result] = self._steps.labels(model, result.lower())
-        return series
+    def collect(self) -> Iterable[Metric]:
+        """All that was counted and timed so far, for the registry."""
+        batches = list(self._batches.items())
+        sizes, queues, computes = (
+            {model: series[place] for model, series in batches} for place in range(3)
+        )
+        yield _count("episodes_started", "Episodes started.", self._started, "model")
+        yield _count("episodes_closed", "Episodes closed.", self._closed, "model", "reason")
+        yield _count("steps", "Steps answered or refused.", self._steps, "model", "result")
+        yield _spread("batch_size", "Steps in a batch.", sizes, "model")
+        yield _count("batch_padding", "Rows computed in vain.", self._padding, "model")
+        about = "Time from arrival to the start of the batch."
+        yield _spread("queue_seconds", about, queues, "model")
+        yield _spread("compute_seconds", "Time a batch took.", computes, "model")
+        yield _count("requests", "Calls answered.", self._requests, "method", "code")
+        yield _spread("request_seconds", "Time a call took.", self._seconds, "method")
+
+
+def _count(
+    name: str, about: str, tallies: Mapping[tuple[str, ...], int], *labels: str
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"bigserve_{name}", about, labels=labels)
+    for values, n in list(tallies.items()):  # a copy: the event loop goes on
+        family.add_metric(values, n)
+    return family
+
+
+def _spread(
+    name: str, about: str, tallies: Mapping[str, _Histogram], label: str
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(f"bigserve_{name}", about, labels=[label])
+    for value, tally in list(tallies.items()):
+        ends = map(floatToGoString, [*tally.bounds, float("inf")])
+        counts = itertools.accumulate(list(tally.counts))
+        family.add_metric([value], list(zip(ends, counts, strict=True)), tally.total)
+    return family
 
 
 @final

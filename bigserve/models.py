@@ -66,7 +66,7 @@ class Version:
 
     def details(self, rows: Int[np.ndarray, "*batch word"]) -> Float[np.ndarray, "*batch detail"]:
         """The details in rows: the belief's entropy, the value of each action, the belief."""
-        return np.ascontiguousarray(rows[..., self.engine.state_width :]).view(np.float32)
+        return rows[..., self.engine.state_width :].view(np.float32)
 
     def no_details(self, count: int) -> Float[np.ndarray, "episode detail"]:
         """Details that mean nothing."""

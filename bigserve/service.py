@@ -33,13 +33,11 @@ from bigserve.errors import (
 )
 from bigserve.logs import incident
 from bigserve.metrics import Metrics
+from bigserve.replies import Place, Replies
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator
 
 log = logging.getLogger("bigserve")
-
-_IN_FLIGHT = 1024
-"""Requests of one stream that may be unanswered; a client that reads no replies waits there."""
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
@@ -145,40 +143,32 @@ class PolicyService(policy_pb2_grpc.PolicyServicer):
     @answering
     async def ActStream(self, request_iterator: Any, context: Any) -> None:
         """Takes requests in while others are under way, and answers each when it is done."""
-        owner = self._identify(context).name
-        # One more is being written, and one has been read and waits for a place.
-        replies: asyncio.Queue[asyncio.Future[wire.ActReply]] = asyncio.Queue(_IN_FLIGHT - 2)
-
-        async def write() -> None:
-            while True:
-                await context.write(await (await replies.get()))
-                replies.task_done()
-
-        writer, failure = asyncio.create_task(write()), None
+        owner, replies = self._identify(context).name, Replies(context)
+        writer, failure = asyncio.create_task(replies.write()), None
         try:
             try:
                 while (request := await context.read()) is not EOF:
-                    await replies.put(self._take(request, owner))
+                    self._take(request, owner, replies)
+                    if replies.full:
+                        await replies.make_room()
             except CallError as error:
                 failure = error  # of the last request; the others get their replies
-            written = asyncio.ensure_future(replies.join())
-            await asyncio.wait({written, writer}, return_when=asyncio.FIRST_COMPLETED)
-            written.cancel()
+            replies.end()
+            await asyncio.wait({writer})
         finally:
             writer.cancel()
         if failure is not None:
             raise failure
 
-    def _take(self, request: wire.ActRequest, owner: str) -> asyncio.Future[wire.ActReply]:
-        reply, now = asyncio.get_running_loop().create_future(), time.monotonic()
+    def _take(self, request: wire.ActRequest, owner: str, replies: Replies) -> None:
+        place, now = Place(), time.monotonic()
 
         def deliver(acted: Acted) -> None:
-            if not reply.done():  # else the stream is gone
-                reply.set_result(convert.write_acted(request, acted))
+            replies.fill(place, convert.write_acted(request, acted))
             self.metrics.request("ActStream.message", "OK", time.monotonic() - now)
 
         self._core.act(convert.read_act(request, owner, self._limits, now, math.inf, deliver))
-        return reply
+        replies.expect(place)  # only now: there is none where that has raised
 
     @answering
     async def Explain(self, request: wire.ExplainRequest, context: Any) -> wire.ExplainReply:

@@ -166,6 +166,14 @@ def test_a_ticket_is_never_used_again_and_tells_the_slot():
         assert episodes.tickets[0] not in (episode.ticket, UNKNOWN)
 
 
+def test_episodes_that_start_together_lie_together_in_whatever_order_others_ended():
+    episodes = table()
+    a, b, c = begin(episodes, ["a", "b", "c"])
+    for episode in (b, a, c):
+        episodes.close(episode, Problem.EPISODE_ENDED)
+    assert [episode.slot for episode in begin(episodes, ["e", "f", "g"])] == [0, 1, 2]
+
+
 @run
 async def test_a_slot_that_is_used_again_has_nothing_of_the_episode_before(serving):
     async with serving() as core:
