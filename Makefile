@@ -26,8 +26,8 @@ help:  ## List the targets
 demo: $(SERVE)  ## See it work: the main job of the project, in a minute or two
 	@$(BIN)/python examples/demo.py
 
-test: $(DEV)  ## Run the tests
-	@$(BIN)/pytest
+test: $(DEV)  ## Run the tests, on all cores
+	@$(BIN)/pytest --numprocesses auto --dist loadfile
 
 test-slow: $(DEV)  ## Run the slow tests
 	@$(BIN)/pytest -m slow

@@ -17,9 +17,17 @@ from bigtrain.policy import PrivilegedPolicy
 from bigtrain.rollout import Rollout, rollout
 
 
-def plan_expert(cmdp: TabularCMDP, reward: ArrayLike) -> PrivilegedPolicy:
-    """The optimal plan of every context; among equally good actions, any with equal chance."""
-    return PrivilegedPolicy(cmdp, planning.plan(cmdp, reward).policy)
+def plan_expert(
+    cmdp: TabularCMDP, reward: ArrayLike, *, error_rate: float = 0.0
+) -> PrivilegedPolicy:
+    """The optimal plan of every context; among equally good actions, any with equal chance.
+
+    With the probability `error_rate` an action is any at all.
+    """
+    if not 0 <= error_rate <= 1:
+        raise ConfigError(f"`error_rate` must be from 0 to 1, got {error_rate}.")
+    plan = planning.plan(cmdp, reward).policy
+    return PrivilegedPolicy(cmdp, (1 - error_rate) * plan + error_rate / cmdp.num_actions)
 
 
 def demonstrate(
@@ -31,12 +39,14 @@ def demonstrate(
     seed: int = 0,
     contexts: Sequence[int] | np.ndarray | None = None,
     initial: ArrayLike | None = None,
+    error_rate: float = 0.0,
     reveal_contexts: bool = False,
 ) -> Demonstrations:
     """Episodes of the privileged expert, as state indices.
 
     Contexts are drawn from the prior unless given, and kept out of the result unless
-    `reveal_contexts`. `initial` replaces the problem's distribution of first states.
+    `reveal_contexts`. `initial` replaces the problem's distribution of first states. With the
+    probability `error_rate` the expert takes any action at all.
     """
     for name, value in (("episodes", episodes), ("horizon", horizon)):
         if value < 1:
@@ -50,7 +60,7 @@ def demonstrate(
     first = jax.random.categorical(key_first, jnp.log(jnp.asarray(start)), shape=(episodes,))
     played = _play(
         cmdp,
-        plan_expert(cmdp, reward),
+        plan_expert(cmdp, reward, error_rate=error_rate),
         jax.random.split(key_episodes, episodes),
         jnp.asarray(chosen),
         first.astype(jnp.int32),

@@ -33,8 +33,8 @@ from bigtrain.runs import Event, metric_values
 MOST_STATES = 60
 """How many states a figure shows; of more, those with the highest and the lowest reward."""
 
-_BLUE, _ORANGE, _GREY, _PALE = "#3b6ea5", "#d9822b", "#6b7680", "#d5dade"
-_COLOURS = (_BLUE, "#e3b261", "#6a994e", "#a4508b", "#52a7a0", "#bc4749")
+BLUE, ORANGE, GREY, PALE = "#3b6ea5", "#d9822b", "#6b7680", "#d5dade"
+COLOURS = (BLUE, "#e3b261", "#6a994e", "#a4508b", "#52a7a0", "#bc4749")
 
 _MOST_CONTEXTS = 4
 _PANELS = {"lower": "bounds/lower", "upper": "bounds/upper"}
@@ -42,7 +42,7 @@ _LEAST_SHARE = 1e-9
 """What is less than this share of the largest is drawn there on a logarithmic axis."""
 
 _STYLE: Any = {
-    "axes.edgecolor": _GREY,
+    "axes.edgecolor": GREY,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
@@ -52,15 +52,15 @@ _STYLE: Any = {
     "legend.frameon": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "bigtrain",  # the same figure gives the same file
-    "xtick.color": _GREY,
+    "xtick.color": GREY,
     "xtick.labelcolor": "black",
-    "ytick.color": _GREY,
+    "ytick.color": GREY,
     "ytick.labelcolor": "black",
 }
-_styled = mpl.rc_context(_STYLE)  # every function that it decorates runs within it
+styled = mpl.rc_context(_STYLE)  # every function that it decorates runs within it
 
 
-@_styled
+@styled
 def save_figures(result: FitResult, directory: str | os.PathLike) -> list[Path]:
     """Writes all figures of a result, each as PNG and as SVG, and says where they are."""
     folder = Path(directory)
@@ -78,7 +78,7 @@ def save_figures(result: FitResult, directory: str | os.PathLike) -> list[Path]:
     return paths
 
 
-@_styled
+@styled
 def draw_reward(reward: PredictiveReward) -> Figure:
     """The predictive mean and deviation of every state, those of the exploration set marked.
 
@@ -103,7 +103,7 @@ def draw_reward(reward: PredictiveReward) -> Figure:
     return _draw_bars(title, names, table[:, 0], variance[:, 0], marked[:, 0], span)
 
 
-@_styled
+@styled
 def draw_learning(*histories: Sequence[Event]) -> Figure:
     """Every metric over the steps of all phases, a panel each and a thin line for each seed.
 
@@ -129,11 +129,11 @@ def draw_learning(*histories: Sequence[Event]) -> Figure:
         middles = [begins[phase] + (1 + lengths[phase]) / 2 for phase in panel.phases]
         axes.set_xticks(middles, [f"{phase}\n{lengths[phase]:,}" for phase in panel.phases])
         for phase in panel.phases[1:]:
-            axes.axvline(begins[phase] + 0.5, color=_PALE, linewidth=0.8, zorder=0)
+            axes.axvline(begins[phase] + 0.5, color=PALE, linewidth=0.8, zorder=0)
     return figure
 
 
-@_styled
+@styled
 def draw_beliefs(
     policy: Policy, cmdp: CMDP, *, episodes: int = 2, horizon: int = 20, seed: int = 0
 ) -> Figure:
@@ -142,7 +142,7 @@ def draw_beliefs(
     A column is a step: the belief by which the action below it was chosen. Steps after the last
     change of what is seen are left out.
     """
-    order = np.argsort(-np.asarray(cmdp.context_prior), kind="stable")[: len(_COLOURS)].tolist()
+    order = np.argsort(-np.asarray(cmdp.context_prior), kind="stable")[: len(COLOURS)].tolist()
     shown = order[:_MOST_CONTEXTS]
     contexts, actions = _names(cmdp)
     figure = Figure(figsize=(0.8 + 2.9 * len(shown), 0.6 + 1.5 * episodes))
@@ -158,10 +158,10 @@ def draw_beliefs(
             axes.set_xlim(-0.6, width - 0.4)
     for axes in grid[:, 0]:
         axes.set_ylabel("belief")
-    handles = [Patch(color=colour) for colour in _COLOURS[: len(order)]]
+    handles = [Patch(color=colour) for colour in COLOURS[: len(order)]]
     labels = [contexts[context] for context in order]
     if cmdp.num_contexts > len(order):
-        handles, labels = [*handles, Patch(color=_PALE)], [*labels, "others"]
+        handles, labels = [*handles, Patch(color=PALE)], [*labels, "others"]
     figure.legend(handles, labels, loc="outside lower left", ncols=len(labels))
     return figure
 
@@ -179,12 +179,12 @@ def _draw_bars(
     rows, deviations = np.arange(len(chosen)), np.sqrt(np.maximum(variances[chosen], 0))
     figure = Figure(figsize=(5.5, 0.8 + 0.19 * len(chosen)))
     axes = figure.subplots()
-    colours = np.where(marked[chosen], _ORANGE, _BLUE)
+    colours = np.where(marked[chosen], ORANGE, BLUE)
     axes.barh(rows, means[chosen], height=0.72, color=colours)
     axes.errorbar(
-        means[chosen], rows, xerr=deviations, fmt="none", ecolor=_GREY, elinewidth=0.8, alpha=0.6
+        means[chosen], rows, xerr=deviations, fmt="none", ecolor=GREY, elinewidth=0.8, alpha=0.6
     )
-    axes.axvline(0, color=_GREY, linewidth=0.8)
+    axes.axvline(0, color=GREY, linewidth=0.8)
     margin = 0.2 * (span[1] - span[0])
     axes.set_xlim(min(span[0], 0) - margin, max(span[1], 0) + margin)
     digits = max(0, 3 - math.floor(math.log10(span[1] - span[0])))
@@ -194,7 +194,7 @@ def _draw_bars(
     ]
     beside = axes.secondary_yaxis("right")
     beside.set_yticks(rows, values)
-    beside.tick_params(length=0, labelcolor=_GREY)
+    beside.tick_params(length=0, labelcolor=GREY)
     beside.spines.right.set_visible(False)
     _name_rows(axes, [names[index] for index in chosen])
     axes.set_title(title + note)
@@ -215,7 +215,7 @@ def _draw_cells(
     norm = TwoSlopeNorm(0, 2 * min(cells.min(), -1e-9), 2 * max(cells.max(), 1e-9))
     axes.imshow(cells, cmap="RdBu", norm=norm, aspect="auto")
     rows, columns = np.nonzero(marked[chosen])
-    axes.scatter(columns - 0.42, rows, s=8, color=_ORANGE)
+    axes.scatter(columns - 0.42, rows, s=8, color=ORANGE)
     for (row, column), value in np.ndenumerate(cells):
         axes.text(column, row, f"{value:.3g}", ha="center", va="center")
     axes.set_xticks(range(cmdp.num_actions), cmdp.action_names)
@@ -244,7 +244,7 @@ def _mark(figure: Figure, marked: Bool[np.ndarray, "..."]) -> None:
     """Says what the orange is, where there is some."""
     if marked.any():
         label = "exploration set, worth k · r_max"
-        figure.legend([Patch(color=_ORANGE)], [label], loc="outside lower left")
+        figure.legend([Patch(color=ORANGE)], [label], loc="outside lower left")
 
 
 class _Panel(NamedTuple):
@@ -278,7 +278,7 @@ def _draw_curves(
     if values.min() >= 0 and values.max() > 100 * np.median(values):
         axes.set_yscale("log")
         least = _LEAST_SHARE * values.max()
-    for (name, group), colour in zip(lines.items(), itertools.cycle(_COLOURS), strict=False):
+    for (name, group), colour in zip(lines.items(), itertools.cycle(COLOURS), strict=False):
         width = 1.5 if len(group) == 1 else 0.7
         for number, line in enumerate(group.values()):
             steps, values = np.transpose(line)
@@ -329,10 +329,10 @@ def _draw_trace(axes: Axes, trace: _Trace, order: Sequence[int], actions: Sequen
     num_steps = 1 + max(np.flatnonzero(trace.changed), default=0)
     steps, bottom = np.arange(num_steps), np.zeros(num_steps)
     beliefs = trace.beliefs[:num_steps]
-    for context, colour in zip(order, _COLOURS, strict=False):
+    for context, colour in zip(order, COLOURS, strict=False):
         axes.bar(steps, beliefs[:, context], 0.94, bottom, color=colour)
         bottom = bottom + beliefs[:, context]
-    axes.bar(steps, 1 - bottom, 0.94, bottom, color=_PALE)
+    axes.bar(steps, 1 - bottom, 0.94, bottom, color=PALE)
     taken = [actions[int(action)] for action in trace.actions[:num_steps]]
     axes.set_xticks(steps, taken, rotation=90)
     axes.tick_params(axis="x", length=0)

@@ -15,6 +15,8 @@ from bigtrain.cli.command import Command
 from bigtrain.cli.evaluate import Evaluate
 from bigtrain.cli.fit import Fit
 from bigtrain.cli.listing import Envs, Inspect
+from bigtrain.cli.report import Report
+from bigtrain.cli.reproduce import Reproduce
 from bigtrain.errors import BigTrainError, CMDPError, ConfigError
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -24,6 +26,8 @@ _COMMANDS = (
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Inspect, tyro.conf.subcommand("inspect")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
 )
 _ABOUT = "BIG: learn from an expert who saw more than you ever will."
 

@@ -57,7 +57,7 @@ class Run:
         if self.directory is not None:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                self._open.enter_context(_lock(self.directory))
+                self._open.enter_context(lock(self.directory))
                 settle(self.directory, settings, fingerprint)
                 self._metrics = self._rewound_metrics(self.directory / "metrics.jsonl")
                 if tensorboard:
@@ -142,7 +142,7 @@ class Run:
         return tensorboard
 
 
-def _lock(directory: Path) -> BinaryIO:
+def lock(directory: Path) -> BinaryIO:
     """The lock file, held until it is closed, be it by the end of the process."""
     file = open(directory / "lock", "ab")
     if sys.platform != "win32":
