@@ -16,7 +16,7 @@ from bigtrain.experiments.experiment import Preset
 from bigtrain.runs import Progress
 
 ALL = "all"
-Name = Annotated[str, tyro.conf.arg(metavar="EXPERIMENT")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="EXPERIMENT [EXPERIMENT ...]")]
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 
@@ -24,14 +24,14 @@ Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 @final
 @dataclass(frozen=True)
 class Reproduce(Command):
-    """Run an experiment of the paper, or all of them, each beside the exact answer.
+    """Run experiments of the paper, or all of them, each beside the exact answer.
 
     There are exploration-prior, context-inference, maze, temperature, baselines, neighbours,
     robustness and larger-mazes. Interrupted or killed, the same command goes on where it was.
     """
 
-    experiment: tyro.conf.Positional[Name]
-    """A name of these, or all."""
+    experiments: tyro.conf.Positional[Names]
+    """Names of these, or all."""
 
     preset: Preset = "fast"
     """The least time, the settings that the paper prints, or only enough to see it run."""
@@ -48,8 +48,10 @@ class Reproduce(Command):
     def perform(self) -> None:
         from bigtrain import experiments  # matplotlib takes long to import
 
-        chosen = experiments.names() if self.experiment == ALL else (self.experiment,)
+        chosen = experiments.names() if self.experiments == (ALL,) else self.experiments
         every = [experiments.get(name) for name in chosen]
+        if not every:
+            raise ConfigError(f"Name an experiment, or all: {', '.join(experiments.names())}.")
         if self.seeds is not None and self.seeds < 1:
             raise ConfigError(f"`--seeds` must be at least 1, got {self.seeds}.")
         missed = 0

@@ -42,7 +42,7 @@ class Settings:
 def settings(preset: Preset, seeds: int | None) -> Settings:
     """What a preset stands for; the paper compares with IRL alone and prints no settings."""
     if preset == "smoke":
-        return Settings((CONTESTS[1],), seeds or 1)
+        return Settings((comparison.hurry(CONTESTS[1]),), seeds or 1)
     return Settings(num_seeds=seeds or (10 if preset == "paper" else 3))
 
 

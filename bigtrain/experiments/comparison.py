@@ -71,6 +71,7 @@ class Contest:
     policy: BayesRLConfig = field(default_factory=BayesRLConfig)
     cloning: CloneConfig = field(default_factory=CloneConfig)
     num_episodes: int = 1_000
+    num_restarts: int = 16
 
     @property
     def problem(self) -> TabularCMDP:
@@ -118,7 +119,7 @@ def _compute(
 ) -> dict[str, list[dict]]:
     """The methods that are exact, or as good as that."""
     task = task_of(problem)
-    config = SolveConfig(contest.irl)
+    config = SolveConfig(contest.irl, num_restarts=contest.num_restarts)
     ranged = {"reward_range": task.reward_range, "config": config}
     policies: dict[str, Any] = {
         EXPERT: plan_expert(problem, task.reward),
@@ -152,7 +153,8 @@ def _learn(
         posteriors = [one.posterior for one in inferred]
     else:
         inferred = [None]
-        posteriors = [map_reward(problem, shown, contest.irl).posterior] * len(seeds)
+        found = map_reward(problem, shown, contest.irl, num_restarts=contest.num_restarts)
+        posteriors = [found.posterior] * len(seeds)
     names = {ALONE_LEARNED: None, BIG_LEARNED: contest.k}
     if contest.k is None:
         del names[ALONE_LEARNED]
@@ -193,6 +195,17 @@ def _play(contest: Contest, problem: TabularCMDP, policy: Any) -> dict[str, floa
     names = ("return", "discounted", "success", "unfinished", "exploring")
     means = (None if part is None else part.mean for part in played)
     return dict(zip(names, means, strict=True))
+
+
+def hurry(contest: Contest) -> Contest:
+    """The same, with only as much of it as shows that it runs."""
+    return replace(
+        contest,
+        learn_reward=False,
+        cloning=CloneConfig(num_updates=50),
+        num_episodes=100,
+        num_restarts=0,
+    )
 
 
 def swept(num_hyperstates: int, *, horizon: int, **chosen: Any) -> BayesRLConfig:

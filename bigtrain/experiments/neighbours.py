@@ -5,10 +5,9 @@ Imitation Gap by Adaptive Insubordination". Their best methods see the reward; B
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
-from bigtrain.baselines import CloneConfig
 from bigtrain.experiments import comparison
 from bigtrain.experiments.baselines import mean, tell
 from bigtrain.experiments.comparison import Contest, swept
@@ -67,8 +66,7 @@ class Settings:
 def settings(preset: Preset, seeds: int | None) -> Settings:
     """What a preset stands for."""
     if preset == "smoke":
-        quick = replace(DOORS, learn_reward=False, cloning=CloneConfig(num_updates=100))
-        return Settings((quick,), seeds or 1)
+        return Settings((comparison.hurry(DOORS),), seeds or 1)
     return Settings(num_seeds=seeds or 3)
 
 
