@@ -14,7 +14,8 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import optimize
 
-from bigtrain import envs, experiments, load_bundle
+from bigtrain import BayesRLConfig, envs, experiments, load_bundle
+from bigtrain.bayes_rl import LearnedPolicy
 from bigtrain.cli import main
 from bigtrain.errors import CheckpointError, ConfigError
 from bigtrain.exact import solve_bayes
@@ -209,6 +210,36 @@ def test_no_prior():
     assert learning.price(envs.make("tiger-treasure"), None) is None
     assert learning.label(None) == "no prior"
     assert learning.label(-0.05) == "k=-0.05"
+
+
+def test_members_learn_as_many_at_a_time_as_there_is_room_for(tmp_path, monkeypatch):
+    """Four members, three at a time: all are learned for, and none for another's reward."""
+    problem = envs.make("detour")
+    config = BayesRLConfig()
+    calls = []
+
+    def learn_policies(problem, rewards, *, seeds, **_):
+        calls.append(len(seeds))
+        return [
+            fake(seed, float(reward[0, 0])) for seed, reward in zip(seeds, rewards, strict=True)
+        ]
+
+    def fake(*identity):
+        learned = object.__new__(LearnedPolicy)
+        object.__setattr__(learned, "history", identity)
+        return learned
+
+    monkeypatch.setattr(learning, "learn_policies", learn_policies)
+    moments = config.lanes.replay_size * (config.lanes.horizon + 1)
+    monkeypatch.setattr(learning, "_MOST_BYTES", 3 * moments * 4 * 7)
+    table = np.ones((problem.num_states, problem.num_actions))
+    rewards = {"a": [table, 2 * table], "b": [3 * table, 4 * table]}
+    place = Workplace(tmp_path, tmp_path)
+    found = learning.learn(place, problem, rewards, config, [7, 8])
+    identities = {name: [one.history for one in own] for name, own in found.items()}
+    assert identities == {"a": [(7, 1.0), (8, 2.0)], "b": [(7, 3.0), (8, 4.0)]}
+    assert calls == [3, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy-0", "policy-1"]
 
 
 def test_maps_of_any_width():

@@ -24,6 +24,7 @@ Rewards = Mapping[str, Sequence[PredictiveReward | np.ndarray]]
 """By setting, one reward for each seed."""
 
 _CHECKPOINT_SECONDS = 120.0  # many members make large checkpoints
+_MOST_BYTES = 2_000_000_000
 _K_SPREAD = 0.1
 _FILE_NAME = str.maketrans({"=": None, " ": "-"})
 """So that the name of a bundle will do as that of a model."""
@@ -85,33 +86,51 @@ def learn(
     certificate: BayesConfig = BayesConfig(),
     measure: Measure | None = None,
 ) -> dict[str, list[LearnedPolicy]]:
-    """Phase 3 for all settings and seeds, each setting's policies in the order of the seeds."""
-    members = [reward for own in rewards.values() for reward in own]
-    tables = [np.asarray(m.table() if isinstance(m, PredictiveReward) else m) for m in members]
-    fingerprint = {
-        "problem": digest(problem),
-        "rewards": hashlib.sha256(b"".join(table.tobytes() for table in tables)).hexdigest(),
-    }
-    settings = {"policy": config, "seeds": list(seeds), "rewards": list(rewards)}
-    with Run(
-        place.directory / "policy",
-        settings,
-        fingerprint=fingerprint,
-        tensorboard=place.tensorboard,
-        checkpoint_seconds=_CHECKPOINT_SECONDS,
-    ) as run:
-        learned = learn_policies(
-            problem,
-            members,
-            config=config,
-            seeds=[seed for own in rewards.values() for seed, _ in zip(seeds, own, strict=True)],
-            certificate=certificate,
-            measure=measure,
-            callbacks=place.callbacks,
-            run=run,
-        )
+    """Phase 3 for all settings and seeds, each setting's policies in the order of the seeds.
+
+    They learn side by side, but for as many at a time as there is room for.
+    """
+    members = [
+        (seed, reward) for own in rewards.values() for seed, reward in zip(seeds, own, strict=True)
+    ]
+    size = _num_at_once(problem, config)
+    groups = [members[begin : begin + size] for begin in range(0, len(members), size)]
+    learned = []
+    for number, group in enumerate(groups):
+        tables = [
+            np.asarray(one.table() if isinstance(one, PredictiveReward) else one)
+            for _, one in group
+        ]
+        fingerprint = {
+            "problem": digest(problem),
+            "rewards": hashlib.sha256(b"".join(table.tobytes() for table in tables)).hexdigest(),
+        }
+        with Run(
+            place.directory / ("policy" if len(groups) == 1 else f"policy-{number}"),
+            {"policy": config, "seeds": [seed for seed, _ in group]},
+            fingerprint=fingerprint,
+            tensorboard=place.tensorboard,
+            checkpoint_seconds=_CHECKPOINT_SECONDS,
+        ) as run:
+            learned += learn_policies(
+                problem,
+                [reward for _, reward in group],
+                config=config,
+                seeds=[seed for seed, _ in group],
+                certificate=certificate,
+                measure=measure,
+                callbacks=place.callbacks,
+                run=run,
+            )
     parts = iter(learned)
     return {name: [next(parts) for _ in own] for name, own in rewards.items()}
+
+
+def _num_at_once(problem: TabularCMDP, config: BayesRLConfig) -> int:
+    """How many members' lanes fit into memory; the paper keeps 200,000 of each."""
+    lanes = config.lanes
+    moment = 4 * (5 + problem.num_contexts)  # state, action, previous, context, end; log-belief
+    return max(1, _MOST_BYTES // (lanes.replay_size * (lanes.horizon + 1) * moment))
 
 
 def describe(

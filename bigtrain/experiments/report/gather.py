@@ -136,7 +136,7 @@ def _read_finished(folder: Path, directory: Path) -> Finished:
             images=[_read_image(folder, **figure) for figure in row["figures"]],
             policies=[
                 PolicyFile(str(path.relative_to(directory)), path.stat().st_size)
-                for path in sorted((folder / "bundles").glob("*.big"))
+                for path in sorted((folder / "bundles").rglob("*.big"))
             ],
             settings={str(name): str(value) for name, value in row["settings"].items()},
             versions={str(name): str(value) for name, value in row["versions"].items()},
