@@ -132,5 +132,5 @@ def _paper(
         target_rate=1.0,
         sweep=False,
         max_rounds=0,
-        evaluate_every=1_000,
+        evaluate_every=200,
     )

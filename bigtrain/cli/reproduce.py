@@ -16,7 +16,10 @@ from bigtrain.experiments.experiment import Preset
 from bigtrain.runs import Progress
 
 ALL = "all"
-Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="EXPERIMENT [EXPERIMENT ...]")]
+Names = Annotated[
+    tuple[str, ...],
+    tyro.conf.arg(metavar="EXPERIMENT [EXPERIMENT ...]", help_behavior_hint=""),
+]
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 

@@ -1,7 +1,7 @@
 """Section 5.2: what inferring the contexts of demonstrations is good for, on detour."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -48,7 +48,7 @@ def settings(preset: Preset, seeds: int | None) -> Settings:
         return Settings(
             num_seeds=seeds or 8,
             inference=inference_config.paper_tiger_treasure(),
-            policy=replace(bayes_rl_config.paper_tiger_treasure(), evaluate_every=500),
+            policy=bayes_rl_config.paper_tiger_treasure(),
         )
     return Settings(num_seeds=seeds or 8)
 
