@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, final
+from typing import Annotated, Literal, final
 
 import tyro
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.text import Text
 
 from bigtrain.cli.command import Command, show
 from bigtrain.errors import ConfigError
-from bigtrain.experiments.experiment import Preset
 from bigtrain.runs import Progress
 
 ALL = "all"
@@ -36,7 +35,7 @@ class Reproduce(Command):
     experiments: tyro.conf.Positional[Names]
     """Names of these, or all."""
 
-    preset: Preset = "fast"
+    preset: Literal["fast", "paper", "smoke"] = "fast"
     """The least time, the settings that the paper prints, or only enough to see it run."""
 
     seeds: Count = None
