@@ -21,6 +21,7 @@ from bigtrain.exploration import predictive_reward
 from bigtrain.fit import FitConfig
 from bigtrain.inference import InferenceConfig
 from bigtrain.irl import IRLConfig
+from bigtrain.policy import MemorylessPolicy, Policy
 
 EXPERT = "expert, who knows the context"
 COPIED, COPIED_NETWORK, COPIED_RECURRENT = (
@@ -124,7 +125,7 @@ def _compute(
     policies: dict[str, Any] = {
         EXPERT: plan_expert(problem, task.reward),
         COPIED: baselines.clone(problem, shown),
-        AVERAGED: baselines.solve_averaged(problem, shown, **ranged).policy,
+        AVERAGED: _average(contest, problem, shown),
         ALONE: baselines.solve_without_prior(problem, shown, **ranged).policy,
         TRUE: solve_bayes(problem, np.asarray(task.reward)).policy,
     }
@@ -137,6 +138,20 @@ def _compute(
         name: [learning.describe_policy(policy, problem, horizon=contest.horizon)]
         for name, policy in policies.items()
     }
+
+
+def _average(contest: Contest, problem: TabularCMDP, shown: Demonstrations) -> Policy:
+    """As `baselines.solve_averaged`; and where averaging leaves no preference, any action."""
+    averaged = baselines.average_contexts(problem)
+    posterior = map_reward(
+        averaged, shown, contest.irl, num_restarts=contest.num_restarts
+    ).posterior
+    if not np.ptp(problem.feature_matrix() @ posterior.mean) > 0:
+        anything = np.full((problem.num_states, problem.num_actions), 1 / problem.num_actions)
+        return MemorylessPolicy(problem, anything)
+    reward_range = task_of(problem).reward_range
+    reward = predictive_reward(problem, posterior, reward_range=reward_range)
+    return solve_bayes(problem, reward.table()).policy
 
 
 def _learn(
