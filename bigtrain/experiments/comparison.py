@@ -209,7 +209,7 @@ def _play(contest: Contest, problem: TabularCMDP, policy: Any) -> dict[str, floa
     played = evaluate(policy, problem, episodes=contest.num_episodes, horizon=contest.horizon)
     names = ("return", "discounted", "success", "unfinished", "exploring")
     means = (None if part is None else part.mean for part in played)
-    return dict(zip(names, means, strict=True))
+    return {**dict(zip(names, means, strict=True)), "stderr": played.total_return.stderr}
 
 
 def hurry(contest: Contest) -> Contest:
