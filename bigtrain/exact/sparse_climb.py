@@ -162,13 +162,14 @@ class SparseClimber(Climber):
     ) -> _Point:
         """Solves Q = r + γ P τ log Σ exp(Q / τ) by policy iteration, which is Newton's method."""
         reward = self._features @ weights
+        rounding = 8 * np.finfo(np.float64).eps / (1 - self._cmdp.gamma)  # of the solves
         for _ in range(_SOFT_PLANS):
             log_policy = special.log_softmax(near / softness, axis=-1)
             bonus = -softness * (np.exp(log_policy) * log_policy).sum(-1)
             course = self._factor(np.exp(log_policy))
             values = sparse_newton.action_values(self._problem, course, reward, bonus)
             error = np.abs(values - near).max()
-            if error <= max(1e-8 * softness, 1e-14 * np.abs(values).max()):
+            if error <= max(1e-8 * softness, rounding * np.abs(values).max()):
                 return _Point(weights, course, values)
             near = values
         raise PlanningError(

@@ -120,7 +120,7 @@ def conclude(settings: Settings, found: Mapping[str, Any]) -> Findings:
                 "baselines",
                 "True return of every method on every problem, mean over seeds with standard "
                 "errors where something is learned.",
-                drawing.draw_bars(panels, ""),
+                drawing.draw_rows(panels),
             ),
         ),
     )

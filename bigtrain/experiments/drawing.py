@@ -44,6 +44,24 @@ def draw_bars(panels: Sequence[Panel], label: str) -> Figure:
     return figure
 
 
+@styled
+def draw_rows(panels: Sequence[Panel]) -> Figure:
+    """The same lying down, for long names that all panels share."""
+    figure = Figure(figsize=(2.6 + 1.3 * len(panels), 0.9 + 0.22 * len(panels[0].names)))
+    grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    rows = np.arange(len(panels[0].names))
+    for axes, panel in zip(grid, panels, strict=True):
+        estimates = [estimate(own or ()) for own in panel.values]
+        means, errors = [e.mean for e in estimates], [e.stderr for e in estimates]
+        axes.barh(rows, means, xerr=errors, color=BLUE, ecolor=GREY, error_kw={"linewidth": 0.8})
+        axes.axvline(0, color=GREY, linewidth=0.8)
+        axes.set_title(panel.title)
+        axes.tick_params(axis="y", length=0)
+    grid[0].set_yticks(rows, panels[0].names)
+    grid[0].invert_yaxis()
+    return figure
+
+
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     finite = [v for own in panel.values if own is not None for v in own]
     finite += [
