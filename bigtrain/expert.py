@@ -30,6 +30,15 @@ def plan_expert(
     return PrivilegedPolicy(cmdp, (1 - error_rate) * plan + error_rate / cmdp.num_actions)
 
 
+def anywhere(cmdp: TabularCMDP) -> Float[np.ndarray, " state"]:
+    """First states, for `initial`: any but the task's exploration, goal and failure states."""
+    weights = np.ones(cmdp.num_states)
+    if cmdp.task is not None:
+        task = cmdp.task
+        weights[[*task.exploration_states, *task.goal_states, *task.failure_states]] = 0
+    return weights
+
+
 def demonstrate(
     cmdp: TabularCMDP,
     reward: ArrayLike,

@@ -72,9 +72,16 @@ def save_figures(result: FitResult, directory: str | os.PathLike) -> list[Path]:
     }
     paths = []
     for name, figure in figures.items():
-        for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
-            paths.append(folder / f"{name}{suffix}")
-            figure.savefig(paths[-1], dpi=160, metadata=metadata)
+        paths += save_figure(figure, folder, name)
+    return paths
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Writes one figure as PNG and as SVG."""
+    paths = []
+    for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
+        paths.append(folder / f"{name}{suffix}")
+        figure.savefig(paths[-1], dpi=160, metadata=metadata)
     return paths
 
 

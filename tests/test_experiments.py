@@ -23,6 +23,7 @@ from bigtrain.experiments import larger_mazes, learning, maps, neighbours, tempe
 from bigtrain.experiments.experiment import Experiment, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table, read
 from bigtrain.experiments.statistics import estimate, span
+from bigtrain.expert import anywhere
 from bigtrain.runs import Event
 
 # ── how an experiment is carried out ─────────────────────────────────────────────────────────────
@@ -246,7 +247,7 @@ def test_maps_of_any_width():
     assert larger_mazes.draw_map(3) == ("#####", "#...#", "L.S.R", "#.x.#", "#####")
     maze = envs.make("tiger-maze", map=larger_mazes.draw_map(7))
     assert maze.num_states == 3 * 49 + 2
-    assert maps.floor(maze).sum() == 49
+    assert anywhere(maze).sum() == 49
     assert maps.cells(maze).tolist()[0] == [1, 1]
     # Three steps to the door from S, one behind it, and a step more from x: ten rounds and a bit.
     assert larger_mazes.horizon(3) == 40

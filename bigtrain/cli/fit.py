@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
 import jax
-import numpy as np
 import tyro
 from rich.console import Console
 
@@ -28,7 +27,7 @@ from bigtrain.cmdp import CMDP, TabularCMDP, Task
 from bigtrain.demos import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exact import SolveConfig, solve
-from bigtrain.expert import demonstrate
+from bigtrain.expert import anywhere, demonstrate
 from bigtrain.exploration import CostOfExploration, Fixed, Uniform
 from bigtrain.fit import FitConfig, fit
 from bigtrain.result import FitResult, Measured
@@ -188,17 +187,13 @@ class Fit(Command):
             return Demonstrations.load(self.demos)
         if task is None or not isinstance(problem, TabularCMDP):
             raise ConfigError("`--demos` must be given: this problem has no task to demonstrate.")
-        initial = None
-        if self.demo_start == "anywhere":
-            initial = np.ones(problem.num_states)
-            initial[[*task.exploration_states, *task.goal_states, *task.failure_states]] = 0
         return demonstrate(
             problem,
             task.reward,
             episodes=self.episodes,
             horizon=self.demo_horizon,
             seed=self.demo_seed,
-            initial=initial,
+            initial=anywhere(problem) if self.demo_start == "anywhere" else None,
         )
 
     def _exploration(self, problem: CMDP, task: Task | None) -> CostOfExploration | None:

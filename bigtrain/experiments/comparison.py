@@ -16,8 +16,7 @@ from bigtrain.exact import SolveConfig, map_reward, solve, solve_bayes
 from bigtrain.experiments import learning
 from bigtrain.experiments.experiment import Workplace
 from bigtrain.experiments.learning import task_of
-from bigtrain.expert import demonstrate, plan_expert
-from bigtrain.exploration import predictive_reward
+from bigtrain.expert import anywhere, demonstrate, plan_expert
 from bigtrain.fit import FitConfig
 from bigtrain.inference import InferenceConfig
 from bigtrain.irl import IRLConfig
@@ -87,16 +86,12 @@ class Contest:
     def demonstrate(self, problem: TabularCMDP) -> Demonstrations:
         """What is learned from."""
         task = task_of(problem)
-        initial = None
-        if self.anywhere:
-            initial = np.ones(problem.num_states)
-            initial[[*task.exploration_states, *task.goal_states, *task.failure_states]] = 0
         return demonstrate(
             problem,
             task.reward,
             episodes=self.num_demonstrations,
             horizon=self.demonstration_horizon,
-            initial=initial,
+            initial=anywhere(problem) if self.anywhere else None,
         )
 
 
@@ -149,8 +144,7 @@ def _average(contest: Contest, problem: TabularCMDP, shown: Demonstrations) -> P
     if not np.ptp(problem.feature_matrix() @ posterior.mean) > 0:
         anything = np.full((problem.num_states, problem.num_actions), 1 / problem.num_actions)
         return MemorylessPolicy(problem, anything)
-    reward_range = task_of(problem).reward_range
-    reward = predictive_reward(problem, posterior, reward_range=reward_range)
+    reward = learning.predict(problem, posterior)
     return solve_bayes(problem, reward.table()).policy
 
 
@@ -174,15 +168,7 @@ def _learn(
     if contest.k is None:
         del names[ALONE_LEARNED]
     rewards = {
-        name: [
-            predictive_reward(
-                problem,
-                posterior,
-                reward_range=task_of(problem).reward_range,
-                exploration=learning.price(problem, k),
-            )
-            for posterior in posteriors
-        ]
+        name: [learning.predict(problem, posterior, k) for posterior in posteriors]
         for name, k in names.items()
     }
     learned = learning.learn(place, problem, rewards, contest.policy, seeds)

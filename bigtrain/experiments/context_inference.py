@@ -19,7 +19,6 @@ from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import regret_of, task_of
 from bigtrain.experiments.statistics import estimate
 from bigtrain.expert import demonstrate
-from bigtrain.exploration import predictive_reward
 from bigtrain.inference import InferenceConfig
 from bigtrain.inference import config as inference_config
 
@@ -75,8 +74,7 @@ def compute(settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, seen in ((INFERRED, problem), (AVERAGED, baselines.average_contexts(problem))):
         posterior = map_reward(seen, shown, settings.inference.irl).posterior
-        reward_range = task_of(problem).reward_range
-        table = predictive_reward(problem, posterior, reward_range=reward_range).table()
+        table = learning.predict(problem, posterior).table()
         best = solve_bayes(problem, table).policy
         found[name] = learning.describe_policy(best, problem, horizon=HORIZON)
         found[name]["weights"] = posterior.mean.tolist()
@@ -98,9 +96,7 @@ def learn(settings: Settings, place: Workplace) -> dict[str, Any]:
         ),
     }
     rewards = {
-        name: [
-            predictive_reward(problem, one.posterior, reward_range=task.reward_range) for one in own
-        ]
+        name: [learning.predict(problem, one.posterior) for one in own]
         for name, own in inferred.items()
     }
     learned = learning.learn(

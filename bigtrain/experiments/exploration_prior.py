@@ -18,7 +18,6 @@ from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share, span
 from bigtrain.expert import demonstrate
-from bigtrain.exploration import predictive_reward
 from bigtrain.fit import FitConfig
 from bigtrain.inference import InferenceConfig
 from bigtrain.inference import config as inference_config
@@ -81,12 +80,7 @@ def compute(settings: Settings) -> dict[str, Any]:
     posterior = map_reward(problem, shown, settings.inference.irl).posterior
     found = {}
     for k in settings.ks:
-        reward = predictive_reward(
-            problem,
-            posterior,
-            reward_range=task_of(problem).reward_range,
-            exploration=learning.price(problem, k),
-        )
+        reward = learning.predict(problem, posterior, k)
         best = solve_bayes(problem, reward.table()).policy
         found[label(k)] = learning.describe_policy(best, problem, horizon=HORIZON)
         if k is None:
@@ -99,12 +93,8 @@ def learn(settings: Settings, place: Workplace) -> dict[str, Any]:
     problem, shown = _problem(settings)
     seeds = range(settings.num_seeds)
     inferred = learning.infer(place, problem, shown, settings.inference, seeds)
-    reward_range = task_of(problem).reward_range
     rewards = {
-        label(k): [
-            one.reward(reward_range=reward_range, exploration=learning.price(problem, k))
-            for one in inferred
-        ]
+        label(k): [learning.predict(problem, one.posterior, k) for one in inferred]
         for k in settings.ks
     }
     learned = learning.learn(place, problem, rewards, settings.policy, seeds)
@@ -121,8 +111,7 @@ def learn(settings: Settings, place: Workplace) -> dict[str, Any]:
     )
     found: dict[str, Any] = {
         "rewards": [
-            one.reward(reward_range=reward_range, exploration=None).table()[:, 0].tolist()
-            for one in inferred
+            learning.predict(problem, one.posterior).table()[:, 0].tolist() for one in inferred
         ],
         "episode": maps.play(learned[label(SHOWN_K)][0].policy, problem, horizon=30, seed=2),
     }

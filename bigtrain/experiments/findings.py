@@ -9,6 +9,7 @@ from typing import Any, final
 from matplotlib.figure import Figure
 
 from bigtrain.errors import CheckpointError
+from bigtrain.figures import save_figure
 from bigtrain.whole import writing
 
 FILE = "findings.json"
@@ -62,9 +63,7 @@ def write(findings: Findings, directory: Path, about: Mapping[str, Any]) -> None
     folder = directory / "figures"
     folder.mkdir(exist_ok=True)
     for picture in findings.pictures:
-        for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
-            path = folder / f"{picture.name}{suffix}"
-            picture.figure.savefig(path, dpi=160, metadata=metadata)
+        save_figure(picture.figure, folder, picture.name)
     row = {
         **about,
         "summary": findings.summary,

@@ -15,14 +15,13 @@ from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.cmdp import TabularCMDP
 from bigtrain.evaluate import policy_value
 from bigtrain.exact import map_reward, solve_bayes
-from bigtrain.experiments import drawing, learning, maps
+from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.comparison import swept
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.expert import demonstrate
-from bigtrain.exploration import predictive_reward
+from bigtrain.expert import anywhere, demonstrate
 from bigtrain.irl import IRLConfig
 from bigtrain.runs import Event
 
@@ -86,7 +85,7 @@ def explore(settings: Settings, width: int, place: Workplace) -> dict[str, Any]:
         task.reward,
         episodes=settings.num_demonstrations,
         horizon=2 * width,
-        initial=maps.floor(problem),
+        initial=anywhere(problem),
     )
     irl = IRLConfig(temperature=settings.temperature, prior_variance=settings.prior_variance)
     steps = horizon(width)
@@ -103,12 +102,7 @@ def explore(settings: Settings, width: int, place: Workplace) -> dict[str, Any]:
         report=lambda number, mismatch: _announce(place, number, mismatch),
     ).posterior
     for k in settings.ks:
-        reward = predictive_reward(
-            problem,
-            posterior,
-            reward_range=task.reward_range,
-            exploration=learning.price(problem, k),
-        )
+        reward = learning.predict(problem, posterior, k)
         best = solve_bayes(problem, reward.table()).policy
         found[label(k)] = describe(problem, best, steps)
         rewards[label(k)] = [reward] * settings.num_seeds

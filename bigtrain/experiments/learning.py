@@ -13,9 +13,16 @@ from bigtrain.demos import Demonstrations
 from bigtrain.evaluate import evaluate_exactly
 from bigtrain.exact.bayes import BayesConfig
 from bigtrain.experiments.experiment import Workplace
-from bigtrain.exploration import CostOfExploration, Fixed, PredictiveReward, Uniform
+from bigtrain.exploration import (
+    CostOfExploration,
+    Fixed,
+    PredictiveReward,
+    Uniform,
+    predictive_reward,
+)
 from bigtrain.fit import FitConfig
 from bigtrain.inference import InferenceConfig, InferredReward, infer_reward
+from bigtrain.irl import RewardPosterior
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
 from bigtrain.runs import Run
@@ -52,6 +59,18 @@ def price(
     spread = min(_K_SPREAD, 2 * (k - low / high), 2 * (1 - k))
     prior = Uniform(k - spread / 2, k + spread / 2) if spread > 0 else Fixed(k)
     return CostOfExploration(task.exploration_states, k=prior)
+
+
+def predict(
+    problem: TabularCMDP, posterior: RewardPosterior, k: float | None = None
+) -> PredictiveReward:
+    """Phase 2 by the task's range of rewards, with a prior of the mean k or none."""
+    return predictive_reward(
+        problem,
+        posterior,
+        reward_range=task_of(problem).reward_range,
+        exploration=price(problem, k),
+    )
 
 
 def infer(

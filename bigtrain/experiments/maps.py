@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -24,11 +24,6 @@ def cells(problem: TabularCMDP) -> Int[np.ndarray, "cell 2"]:
     """Row and column of every cell, in the order of states."""
     found = (re.fullmatch(r"\((\d+),(\d+)\)", name) for name in problem.state_names)
     return np.array([[int(one[1]), int(one[2])] for one in found if one])
-
-
-def floor(problem: TabularCMDP) -> Float[np.ndarray, " state"]:
-    """The weights of first states when demonstrations begin in any cell, nothing heard yet."""
-    return np.array([float(name.endswith(")")) for name in problem.state_names])
 
 
 @styled

@@ -19,8 +19,7 @@ from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share
-from bigtrain.expert import demonstrate
-from bigtrain.exploration import predictive_reward
+from bigtrain.expert import anywhere, demonstrate
 from bigtrain.fit import FitConfig
 from bigtrain.inference import InferenceConfig
 from bigtrain.inference import config as inference_config
@@ -102,7 +101,7 @@ def _problem(settings: Settings, maze: Hearing) -> tuple[TabularCMDP, Demonstrat
         task_of(problem).reward,
         episodes=settings.num_demonstrations,
         horizon=HORIZON,
-        initial=maps.floor(problem),
+        initial=anywhere(problem),
     )
 
 
@@ -120,17 +119,12 @@ def compute(settings: Settings, maze: Hearing) -> dict[str, Any]:
         posterior = map_reward(problem, shown, _irl(settings, variance)).posterior
         row = {}
         for k in settings.ks:
-            reward = predictive_reward(
-                problem,
-                posterior,
-                reward_range=task.reward_range,
-                exploration=learning.price(problem, k),
-            )
+            reward = learning.predict(problem, posterior, k)
             row[label(k)] = best(reward.table())
         found["widths"].append([variance, row])
         if variance == maze.prior_variance:
             found |= row
-            plain = predictive_reward(problem, posterior, reward_range=task.reward_range)
+            plain = learning.predict(problem, posterior)
             found["reward"] = plain.table()[:, 0].tolist()
     return found
 
@@ -142,10 +136,7 @@ def learn(settings: Settings, maze: Hearing, place: Workplace) -> dict[str, Any]
     inference = replace(settings.inference, irl=_irl(settings, maze.prior_variance))
     inferred = learning.infer(place, problem, shown, inference, seeds)
     rewards = {
-        label(k): [
-            one.reward(reward_range=task.reward_range, exploration=learning.price(problem, k))
-            for one in inferred
-        ]
+        label(k): [learning.predict(problem, one.posterior, k) for one in inferred]
         for k in settings.ks
     }
     learned = learning.learn(
@@ -171,7 +162,7 @@ def learn(settings: Settings, maze: Hearing, place: Workplace) -> dict[str, Any]
         seed=0,
         horizon=HORIZON,
     )
-    plain = [one.reward(reward_range=task.reward_range).table()[:, 0] for one in inferred]
+    plain = [learning.predict(problem, one.posterior).table()[:, 0] for one in inferred]
     return {
         "reward": np.mean(plain, axis=0).tolist(),
         "episode": maps.play(learned[label(SHOWN_K)][0].policy, problem, horizon=HORIZON, seed=0),
