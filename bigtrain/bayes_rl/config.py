@@ -52,9 +52,11 @@ class BayesRLConfig:
     `target_rate` an update, the averaged one, which acts in the end, at `average_rate`.
 
     With `sweep` a finite problem's values are known for the hyperstates met, `num_hyperstates` at
-    most, by `num_sweeps` backups of all of them an iteration; the network learns these. Without,
-    and in any other problem, it learns from what followed, and then has a second stage: a round is
-    a roll-out and a solve for the head, which `ridge` and `proximity` steady.
+    most, by `num_sweeps` backups of all of them an iteration; the network learns these, and how
+    actions differ counts `advantage_weight` times as much as what they are worth on average: the
+    choice hangs on it, and it is small where a step matters little. Without, and in any other
+    problem, it learns from what followed, and then has a second stage: a round is a roll-out and a
+    solve for the head, which `ridge` and `proximity` steady.
 
     Learning ends early when the certified normalised regret is at most `target_regret` in a finite
     problem, and in any other when the return has not grown for `patience` evaluations, one every
@@ -74,6 +76,7 @@ class BayesRLConfig:
     sweep: bool = True
     num_hyperstates: int = 512
     num_sweeps: int = 100
+    advantage_weight: float = 10.0
     ridge: float = 1e-3
     proximity: float = 1e-4
     target_regret: float = 1e-3
@@ -87,7 +90,8 @@ class BayesRLConfig:
         for name in ("num_updates", "patience", "evaluate_every", "num_hyperstates", "num_sweeps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("learning_rate", "max_gradient_norm", "ridge", "proximity"):
+        positive = ("learning_rate", "max_gradient_norm", "advantage_weight", "ridge", "proximity")
+        for name in positive:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}.")
         for name in ("target_rate", "average_rate"):

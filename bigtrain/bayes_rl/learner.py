@@ -302,7 +302,11 @@ def _loss(
     numbers: Numbers,
     batch: _Batch,
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
-    """The mean squared error of values, and of the learned belief."""
+    """The mean squared error of values, and of the learned belief; both alone as well.
+
+    Where the values of all actions are known, their differences count for more.
+    """
+    emphasis = belief_loss = jnp.zeros(())
     if batch.met is None:
         assert batch.lanes is not None and target is not None
         errors = backups.sampled_errors(learner, networks.values, target, numbers, batch.lanes)
@@ -310,11 +314,12 @@ def _loss(
         met, goals = batch.met
         hidden = backups.hidden_of(learner.cmdp, networks.values, met.states, met.log_beliefs)
         errors = hidden @ networks.values.head.T - goals
-    loss, belief_loss = (errors**2).mean(), jnp.zeros(())
+        emphasis = (learner.config.advantage_weight - 1) * errors.var(-1).mean()
+    loss = (errors**2).mean()
     if networks.posterior is not None:
         assert batch.lanes is not None
         belief_loss = _belief_loss(networks.posterior, learner, batch.lanes)
-    return loss + belief_loss, (loss, belief_loss)
+    return loss + emphasis + belief_loss, (loss, belief_loss)
 
 
 def _belief_loss(posterior: Posterior, learner: Learner, batch: Lanes) -> Float[Array, ""]:

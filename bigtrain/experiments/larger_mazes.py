@@ -42,7 +42,9 @@ class Settings:
     num_restarts: int = 0
     temperature: float = 0.01
     prior_variance: float = 0.01
-    policy: BayesRLConfig = field(default_factory=lambda: swept(4_096, horizon=80))
+    policy: BayesRLConfig = field(
+        default_factory=lambda: swept(4_096, horizon=80, target_regret=1e-2)
+    )
 
 
 def settings(preset: Preset, seeds: int | None) -> Settings:
