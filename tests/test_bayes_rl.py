@@ -20,7 +20,7 @@ from bigtrain.bayes_rl import met as hyperstates
 from bigtrain.bayes_rl.config import paper_tiger_maze, paper_tiger_treasure
 from bigtrain.bayes_rl.lanes import Lanes, roll_out
 from bigtrain.bayes_rl.learn import make_learner
-from bigtrain.bayes_rl.learner import Learner, track
+from bigtrain.bayes_rl.learner import Learner, track, weigh_errors
 from bigtrain.bayes_rl.met import Met
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel, prepare
 from bigtrain.belief import Belief, ExactFilter, filter_trajectory
@@ -330,6 +330,13 @@ def test_errors_by_hand():
     np.testing.assert_allclose(found, [[-9.1, 1.4, 0.3]], rtol=1e-5)
 
 
+def test_what_differs_between_actions_counts_for_more():
+    """Errors of 1 and 3 are 2 on average, and 1 apart from that."""
+    assert weigh_errors(jnp.array([[1.0, 3.0]]), 10.0) == pytest.approx(4 + 10 * 1)
+    errors = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+    assert weigh_errors(errors, 1.0) == pytest.approx(float((errors**2).mean()))
+
+
 def test_equations_are_where_the_errors_are_uncorrelated_with_what_the_head_sees():
     """constant − cross · head is the mean of x δ over steps, whatever the head."""
     cmdp, learner, numbers = trap()
@@ -601,6 +608,7 @@ def test_the_result_tells_how_it_came_about():
     [
         (lambda: BayesRLConfig(num_updates=0), "`num_updates` must be at least 1, got 0"),
         (lambda: BayesRLConfig(max_rounds=-1), "`max_rounds` must not be negative, got -1"),
+        (lambda: BayesRLConfig(advantage_weight=0.0), "`advantage_weight` must be positive"),
         (lambda: BayesRLConfig(ridge=0.0), "`ridge` must be positive, got 0.0"),
         (lambda: BayesRLConfig(target_rate=1.5), "`target_rate` must be above 0 and at most 1"),
         (lambda: BayesRLConfig(target_regret=-0.1), "`target_regret` must not be negative"),

@@ -302,24 +302,26 @@ def _loss(
     numbers: Numbers,
     batch: _Batch,
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
-    """The mean squared error of values, and of the learned belief; both alone as well.
-
-    Where the values of all actions are known, their differences count for more.
-    """
-    emphasis = belief_loss = jnp.zeros(())
+    """What is made small; and the mean squared errors of values and of the learned belief."""
     if batch.met is None:
         assert batch.lanes is not None and target is not None
         errors = backups.sampled_errors(learner, networks.values, target, numbers, batch.lanes)
+        weighed = (errors**2).mean()
     else:
         met, goals = batch.met
         hidden = backups.hidden_of(learner.cmdp, networks.values, met.states, met.log_beliefs)
         errors = hidden @ networks.values.head.T - goals
-        emphasis = (learner.config.advantage_weight - 1) * errors.var(-1).mean()
-    loss = (errors**2).mean()
+        weighed = weigh_errors(errors, learner.config.advantage_weight)
+    belief_loss = jnp.zeros(())
     if networks.posterior is not None:
         assert batch.lanes is not None
         belief_loss = _belief_loss(networks.posterior, learner, batch.lanes)
-    return loss + emphasis + belief_loss, (loss, belief_loss)
+    return weighed + belief_loss, ((errors**2).mean(), belief_loss)
+
+
+def weigh_errors(errors: Float[Array, "place action"], advantage_weight: float) -> Float[Array, ""]:
+    """The mean squared error, in which errors about how actions differ count for more."""
+    return (errors.mean(-1) ** 2 + advantage_weight * errors.var(-1)).mean()
 
 
 def _belief_loss(posterior: Posterior, learner: Learner, batch: Lanes) -> Float[Array, ""]:
