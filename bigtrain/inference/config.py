@@ -45,7 +45,8 @@ class InferenceConfig:
     the first `num_burn_in` learn from demonstrations alone. `reward_update` is Newton's method or
     the paper's sampled gradient, at `reward_learning_rate`. The second stage ends after
     `max_rounds`, or when for `patience` rounds the maximum of the posterior has moved by less than
-    `tolerance` of ω's range, and no action's probability by more than `tolerance`.
+    `tolerance` of ω's range, in a round and since half as many rounds, and no action's probability
+    by more than `tolerance`.
     """
 
     irl: IRLConfig = IRLConfig()

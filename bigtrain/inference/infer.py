@@ -151,7 +151,7 @@ def learn_reward(
         unsettled = [s for s, result in zip(seeds, results, strict=True) if not result.settled]
         warnings.warn(
             f"The reward did not settle within {config.max_rounds} rounds for the seeds "
-            f"{unsettled}. Allow more `max_rounds` or a larger `tolerance`.",
+            f"{unsettled}. Allow more `num_iterations`, more `max_rounds` or a larger `tolerance`.",
             stacklevel=3,
         )
     return results

@@ -76,9 +76,10 @@ class LearnerState(NamedTuple):
 class Metrics(NamedTuple):
     """What is measured of an iteration or a round.
 
-    `movement` is how far the maximum of the posterior has moved, as a share of ω's range;
-    `policy_change` is the largest change of an action's probability where experts were. The
-    accuracy is the share of an expert's actions that were among the most likely, or half as
+    `movement` is how far the maximum of the posterior has moved, as a share of ω's range: in a
+    round of settling since half as many rounds too, for averages move little in one, wherever they
+    are going. `policy_change` is the largest change of an action's probability where experts were.
+    The accuracy is the share of an expert's actions that were among the most likely, or half as
     likely.
     """
 
@@ -232,11 +233,15 @@ def _settle(learner: Learner, state: LearnerState) -> tuple[LearnerState, Metric
     moved, metrics = _conclude(
         learner, state._replace(network=network, memory=memory, key=key), weights, expert_psi
     )
-    calm = (metrics.movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
+    halfway = moved.path[(config.num_iterations + state.step) // 2]
+    movement = jnp.maximum(metrics.movement, _movement(halfway, weights))
+    calm = (movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
     moved = moved._replace(num_calm=jnp.where(calm, state.num_calm + 1, 0))
     at_rest = state.num_calm >= config.patience
     state = jax.tree.map(lambda new, old: jnp.where(at_rest, old, new), moved, state)
-    return state, metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
+    return state, metrics._replace(
+        expert_loss=expert_loss, simulator_loss=simulator_loss, movement=movement
+    )
 
 
 def _climb(
@@ -309,8 +314,7 @@ def _conclude(
         expert_loss=jnp.zeros(()),
         simulator_loss=jnp.zeros(()),
         log_likelihood=(counts * log_policies).sum() / counts.sum(),
-        movement=jnp.abs(weights - state.reward_weights).max()
-        / jnp.maximum(jnp.ptp(weights), 1e-12),
+        movement=_movement(state.reward_weights, weights),
         policy_change=jnp.abs(policies - state.policies).max(),
         accuracy=(counts * likely).sum((1, 2)) / jnp.maximum(counts.sum((1, 2)), 1e-9),
     )
@@ -321,3 +325,7 @@ def _conclude(
         step=state.step + 1,
     )
     return state, metrics
+
+
+def _movement(before: Float[Array, " feature"], now: Float[Array, " feature"]) -> Float[Array, ""]:
+    return jnp.abs(now - before).max() / jnp.maximum(jnp.ptp(now), 1e-12)
