@@ -11,6 +11,7 @@ Interrupted or killed, it goes on where it was: pieces that are done are not don
 at work goes on from its checkpoints.
 """
 
+import gc
 import json
 import shutil
 import time
@@ -19,6 +20,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from bigtrain.errors import CheckpointError, ConfigError
 from bigtrain.experiments import findings
@@ -90,6 +93,10 @@ def _do(work: Any, workplace: Workplace, path: Path) -> None:
         file.write(json.dumps(row, allow_nan=False).encode())
     for checkpoints in workplace.directory.rglob("checkpoints"):  # large, and of no more use
         shutil.rmtree(checkpoints)
+    # Compiled programs take memory maps, of which a process may have some 65,000. All experiments
+    # together need more, and XLA then ends the process.
+    jax.clear_caches()
+    gc.collect()
 
 
 def _read(path: Path) -> dict[str, Any]:
