@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -106,6 +107,21 @@ def test_checkpoints_go_when_a_piece_is_done(tmp_path):
     assert (tmp_path / "work" / "two" / "checkpoints").is_dir()
     experiments.carry_out(counting([]), tmp_path)
     assert not (tmp_path / "work" / "two" / "checkpoints").exists()
+
+
+def test_a_piece_that_is_done_lets_go_of_its_compiled_programs(tmp_path):
+    """Those of all experiments together are more than a process may have."""
+    double = jax.jit(lambda x: 2 * x)
+
+    def compile(place: Workplace) -> float:
+        found = float(double(1.0))
+        assert double._cache_size() == 1
+        return found
+
+    pieces = {"one": compile, "two": compile}
+    experiment = replace(counting([]), pieces=lambda settings: pieces)
+    experiments.carry_out(experiment, tmp_path)
+    assert double._cache_size() == 0
 
 
 def test_it_goes_on_only_as_it_began(tmp_path):
