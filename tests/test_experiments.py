@@ -85,8 +85,12 @@ def test_what_was_found_is_written(tmp_path):
     assert written["settings"] == {"first": "1", "second": "2"}
     for suffix in ("png", "svg"):
         assert (tmp_path / "figures" / f"count.{suffix}").stat().st_size > 1_000
-    assert [event.phase for event in heard] == ["counting, one: counting", "counting", "counting"]
-    assert [event.step for event in heard[1:]] == [1, 2]
+    assert [(event.phase, event.step) for event in heard] == [
+        ("counting", 0),
+        ("counting, one: counting", 1),
+        ("counting", 1),
+        ("counting", 2),
+    ]
 
 
 def test_what_is_done_is_not_done_again(tmp_path):

@@ -59,8 +59,14 @@ def carry_out(
         for folder in ("results", "work", "bundles"):
             (directory / folder).mkdir(exist_ok=True)
         pieces = experiment.pieces(settings)
+
+        def tell_all() -> None:
+            for callback in callbacks:
+                callback(Event(experiment.name, len(found), {}, len(pieces)))
+
         found, seconds = {}, 0.0
-        for place, (name, work) in enumerate(pieces.items()):
+        tell_all()
+        for name, work in pieces.items():
             path = directory / "results" / f"{name}.json"
             if not path.exists():
                 heard = [_relabelled(callback, experiment.name, name) for callback in callbacks]
@@ -70,8 +76,7 @@ def carry_out(
                 _do(work, workplace, path)
             done = _read(path)
             found[name], seconds = done["found"], seconds + done["seconds"]
-            for callback in callbacks:
-                callback(Event(experiment.name, place + 1, {}, len(pieces)))
+            tell_all()
         concluded = experiment.conclude(settings, found)
         about = {
             "experiment": experiment.name,
