@@ -59,12 +59,12 @@ def carry_out(
         for folder in ("results", "work", "bundles"):
             (directory / folder).mkdir(exist_ok=True)
         pieces = experiment.pieces(settings)
+        found, seconds = {}, 0.0
 
         def tell_all() -> None:
             for callback in callbacks:
                 callback(Event(experiment.name, len(found), {}, len(pieces)))
 
-        found, seconds = {}, 0.0
         tell_all()
         for name, work in pieces.items():
             path = directory / "results" / f"{name}.json"
