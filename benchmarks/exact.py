@@ -7,7 +7,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bigtrain import TabularCMDP, envs, exact, transitions
+from bigtrain import TabularCMDP, envs, exact
+from bigtrain.finite import transitions
 
 SIDE = 100
 

@@ -11,7 +11,8 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from bigtrain import IRLConfig, demonstrate, envs, exact, irl
+from bigtrain import IRLConfig, demonstrate, envs, exact
+from bigtrain.reward import irl
 
 STEPS = (100, 300, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000)
 LEARNING_RATE = 0.01

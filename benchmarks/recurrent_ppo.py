@@ -26,9 +26,9 @@ from rich.table import Table
 
 from bigtrain import CostOfExploration, Fixed, TabularCMDP, demonstrate, envs, exact, regret
 from bigtrain.bayes_rl import BayesRLConfig, learn_policy
-from bigtrain.envs.tiger_treasure import LISTEN, S0, ST
 from bigtrain.evaluate import Regret, never_exploring_value
 from bigtrain.exploration import predictive_reward
+from bigtrain.finite.envs.tiger_treasure import LISTEN, S0, ST
 
 K = 0.5
 BOUND = 0.01

@@ -33,8 +33,9 @@ from bigproto.v1 import policy_pb2 as wire
 from bigproto.v1 import policy_pb2_grpc
 from bigtrain import demonstrate, envs, solve
 from bigtrain.bundle import save_bundle
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import FilterTracker, NetworkPolicy, PolicyConfig, ValueNetwork
+from bigtrain.finite.tracker import FilterTracker
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 
 UNITS = 64
 REST = np.eye(6, dtype=np.float32)[5]

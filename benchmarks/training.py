@@ -32,9 +32,9 @@ from bigtrain.bayes_rl import BayesRLConfig, learn_policies
 from bigtrain.bayes_rl import learner as policy_learner
 from bigtrain.bayes_rl.learn import make_learner as make_policy_learner
 from bigtrain.bayes_rl.rewards import prepare
-from bigtrain.inference import fast, learner, paper_tiger_treasure
-from bigtrain.inference.infer import make_learner
-from bigtrain.networks import Convolution
+from bigtrain.learning.networks import Convolution
+from bigtrain.reward import fast, learner, paper_tiger_treasure
+from bigtrain.reward.infer import make_learner
 
 BOUND = 0.05
 NUM_SEEDS = 10

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgpack
 
 from bigserve.errors import Problem, SnapshotError
-from bigtrain.whole import writing
+from bigtrain.atomic import atomic_write
 
 _MAGIC = b"bigserve snapshot 1\n"
 _DIGEST = 32
@@ -42,7 +42,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
     content = msgpack.packb({"states": list(snapshot.states), "graves": graves})
     assert content is not None
     try:
-        with writing(path) as file:
+        with atomic_write(path) as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(_MAGIC + hashlib.sha256(content).digest() + content)
     except OSError as error:

@@ -5,21 +5,23 @@ State a problem (`envs.make`, `TabularCMDP`), collect demonstrations (`demonstra
 `solve` for it where the problem is finite.
 """
 
-from bigtrain import baselines, bayes_rl, envs, errors, exact, inference, runs
+from bigtrain import baselines, bayes_rl, envs, errors, reward, runs
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bundle import load_bundle
-from bigtrain.cmdp import CMDP, TabularCMDP, Task
-from bigtrain.demos import Demonstrations, Trajectory
+from bigtrain.data import Demonstrations, Trajectory
 from bigtrain.evaluate import Evaluation, evaluate, evaluate_exactly, policy_value, regret
-from bigtrain.exact import SolveConfig, solve
-from bigtrain.expert import demonstrate, plan_expert
 from bigtrain.exploration import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform
+from bigtrain.finite import exact
+from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.exact import SolveConfig, solve
+from bigtrain.finite.expert import demonstrate, plan_expert
+from bigtrain.finite.transitions import Transitions
 from bigtrain.fit import FitConfig, fit
-from bigtrain.inference import InferenceConfig, InferredReward, infer_reward
-from bigtrain.irl import IRLConfig
+from bigtrain.problem import CMDP
 from bigtrain.result import FitResult
+from bigtrain.reward import InferenceConfig, InferredReward, infer_reward
+from bigtrain.reward.irl import IRLConfig
 from bigtrain.runs import Event
-from bigtrain.transitions import Transitions
 
 __all__ = [
     "BayesRLConfig",
@@ -52,7 +54,7 @@ __all__ = [
     "exact",
     "fit",
     "infer_reward",
-    "inference",
+    "reward",
     "load_bundle",
     "plan_expert",
     "policy_value",

@@ -10,13 +10,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.cmdp import CMDP, State, TabularCMDP
 from bigtrain.errors import ConfigError
-from bigtrain.exact.bayes import BayesConfig, BayesSolution, solve_bayes
-from bigtrain.exact.controller import SAME_MEMORY, Controller
-from bigtrain.exact.planning import evaluate_policy, policy_iteration, reward_table
 from bigtrain.exploration import PredictiveReward
-from bigtrain.policy import Decision, MemorylessPolicy, Policy, PrivilegedPolicy
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact.bayes import BayesConfig, BayesSolution, solve_bayes
+from bigtrain.finite.exact.controller import SAME_MEMORY, Controller
+from bigtrain.finite.exact.planning import evaluate_policy, policy_iteration, reward_table
+from bigtrain.finite.policies import MemorylessPolicy, PrivilegedPolicy
+from bigtrain.policy import Decision, Policy
+from bigtrain.problem import CMDP, State
 from bigtrain.rollout import rollout
 
 Reward = ArrayLike | PredictiveReward | Callable[[State, Int[Array, ""]], Float[Array, ""]]

@@ -23,10 +23,11 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import PredictiveReward
-from bigtrain.policy import NO_ACTION, Policy
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.policy import Policy
+from bigtrain.problem import CMDP, NO_ACTION
 from bigtrain.result import FitResult
 from bigtrain.runs import Event, metric_values
 

@@ -13,16 +13,17 @@ from bigtrain.bayes_rl.config import BayesRLConfig
 from bigtrain.bayes_rl.lanes import wander
 from bigtrain.bayes_rl.learn import learn_policies
 from bigtrain.belief import Filter
-from bigtrain.cmdp import CMDP, State, TabularCMDP
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
-from bigtrain.exact.bayes import BayesConfig
-from bigtrain.experience import show
 from bigtrain.exploration import CostOfExploration, PredictiveReward, check_settings
-from bigtrain.inference.config import InferenceConfig
-from bigtrain.inference.infer import InferredReward, learn_reward, make_learner
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact.bayes import BayesConfig
+from bigtrain.problem import CMDP, State
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
+from bigtrain.reward.config import InferenceConfig
+from bigtrain.reward.experience import show
+from bigtrain.reward.infer import InferredReward, learn_reward, make_learner
 from bigtrain.runs import Callback, Run
 
 __all__ = ["FitConfig", "FitResult", "fit"]

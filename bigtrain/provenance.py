@@ -9,8 +9,8 @@ from typing import Any, Literal, final
 import jax
 import numpy as np
 
-from bigtrain.cmdp import CMDP
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
+from bigtrain.problem import CMDP
 from bigtrain.runs.settings import flatten
 
 PACKAGES = ("big-imitation", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")

@@ -9,15 +9,16 @@ from typing import Generic, NamedTuple, TypeVar, final
 import numpy as np
 from jaxtyping import Float
 
-from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Evaluation, Regret, Reward, evaluate, regret
-from bigtrain.exact.bayes import BayesSolution
 from bigtrain.exploration import PredictiveReward
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact.bayes import BayesSolution
 from bigtrain.policy import Policy
+from bigtrain.problem import CMDP
 from bigtrain.provenance import Provenance
+from bigtrain.reward.successor import SuccessorNetwork
 from bigtrain.runs.events import Event
-from bigtrain.successor import SuccessorNetwork
 
 Problem = TypeVar("Problem", bound=CMDP)
 Proof = TypeVar("Proof", bound=BayesSolution | None)

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from bigtrain.cmdp import CMDP, State
-from bigtrain.policy import NO_ACTION, Policy, PrivilegedPolicy
+from bigtrain.finite.policies import PrivilegedPolicy
+from bigtrain.policy import Policy
+from bigtrain.problem import CMDP, NO_ACTION, State
 
 
 class Rollout(NamedTuple):

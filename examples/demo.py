@@ -24,7 +24,8 @@ import bigtrain
 from bigtrain import CostOfExploration, Demonstrations, TabularCMDP, Task, Uniform, baselines, envs
 from bigtrain.bundle import Bundle, render
 from bigtrain.evaluate import Estimate, Evaluation
-from bigtrain.policy import Policy, PrivilegedPolicy
+from bigtrain.finite.policies import PrivilegedPolicy
+from bigtrain.policy import Policy
 from bigtrain.result import FitResult
 
 EPISODES, HORIZON, SEEDS = 1_000, 100, [0, 1, 2, 3, 4]

@@ -22,12 +22,14 @@ from bigtrain import (
     envs,
     solve,
 )
+from bigtrain.belief import Posterior
 from bigtrain.bundle.container import seal, unseal
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import FilterTracker, NetworkPolicy, PolicyConfig, Posterior, ValueNetwork
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.tracker import FilterTracker
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 from bigtrain.result import Measured
-from bigtrain.successor import SuccessorNetwork
+from bigtrain.reward.successor import SuccessorNetwork
 
 DATA = Path(__file__).parent / "data"
 EXACT = (DATA / "exact-v1.big").read_bytes()

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from numpy.typing import ArrayLike, NDArray
 
-from bigtrain.cmdp import CMDP, TabularCMDP, Task
-from bigtrain.demos import Demonstrations
-from bigtrain.transitions import Transitions
+from bigtrain.data import Demonstrations
+from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.transitions import Transitions
+from bigtrain.problem import CMDP
 
 KAELBLING_VALUE = 3.770189
 """The Bayes-optimal value of `kaelbling_tiger` from its start, to 6 decimals."""

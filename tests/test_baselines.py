@@ -31,8 +31,10 @@ from bigtrain import (
 )
 from bigtrain.baselines import CloneConfig, ClonedPolicy, clone, clone_network
 from bigtrain.errors import ConfigError, DemonstrationError
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import NO_ACTION, Decision, MemorylessPolicy, Policy
+from bigtrain.finite.policies import MemorylessPolicy
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.policy import Decision, Policy
+from bigtrain.problem import NO_ACTION
 
 TIGER = envs.make("tiger-treasure")
 DETOUR = envs.make("detour")

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from problems import dense, kaelbling_tiger, permute_states, random_cmdp, relabel_contexts
 
 from bigtrain import envs
-from bigtrain.cmdp import TabularCMDP
 from bigtrain.errors import ConfigError, PlanningError
-from bigtrain.exact import BayesConfig, BayesSolution, plan, solve_bayes
-from bigtrain.exact.hyperstates import Hyperstates
-from bigtrain.policy import NO_ACTION, BayesPolicy
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import BayesConfig, BayesSolution, plan, solve_bayes
+from bigtrain.finite.exact.hyperstates import Hyperstates
+from bigtrain.finite.policies import BayesPolicy
+from bigtrain.problem import NO_ACTION
 
 SEEDS = st.integers(0, 2**31 - 1)
 Table = NDArray[np.float64]

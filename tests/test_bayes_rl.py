@@ -14,31 +14,26 @@ import numpy as np
 import pytest
 from problems import Hidden, dense, kaelbling_tiger, random_cmdp
 
-from bigtrain import CostOfExploration, Event, Fixed, TabularCMDP, envs, projection, ring
+from bigtrain import CostOfExploration, Event, Fixed, TabularCMDP, envs
 from bigtrain.bayes_rl import BayesRLConfig, LanesConfig, LearnedPolicy, backups, learn_policies
-from bigtrain.bayes_rl import met as hyperstates
 from bigtrain.bayes_rl.config import paper_tiger_maze, paper_tiger_treasure
 from bigtrain.bayes_rl.lanes import Lanes, roll_out
 from bigtrain.bayes_rl.learn import make_learner
 from bigtrain.bayes_rl.learner import Learner, track, weigh_errors
-from bigtrain.bayes_rl.met import Met
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel, prepare
-from bigtrain.belief import Belief, ExactFilter, filter_trajectory
+from bigtrain.belief import Belief, ExactFilter, Posterior, filter_trajectory
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import never_exploring_value
-from bigtrain.exact import solve_bayes
-from bigtrain.exact.bayes import BayesConfig
 from bigtrain.exploration import PredictiveReward
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import (
-    NO_ACTION,
-    FilterTracker,
-    NetworkPolicy,
-    PolicyConfig,
-    Posterior,
-    ValueNetwork,
-)
+from bigtrain.finite import hyperstate_table as hyperstates
+from bigtrain.finite.exact import solve_bayes
+from bigtrain.finite.exact.bayes import BayesConfig
+from bigtrain.finite.hyperstate_table import Met
+from bigtrain.finite.tracker import FilterTracker
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 from bigtrain.policy.network import Core
+from bigtrain.problem import NO_ACTION
 from bigtrain.runs import Callback, metric_values
 
 TIGER = envs.make("tiger-treasure")
@@ -359,12 +354,10 @@ def test_a_small_system_is_solved():
     gram, cross = here.T @ here / 50, here.T @ (here - 0.9 * ahead) / 50
     constant = here.T @ rng.normal(size=(50, 2)) / 50
     with jax.enable_x64(True):
-        factors = projection.factorise(
-            jnp.asarray(gram), jnp.asarray(cross), ridge=1e-9, proximity=1e-4
-        )
+        factors = heads.factorise(jnp.asarray(gram), jnp.asarray(cross), ridge=1e-9, proximity=1e-4)
         head = jnp.zeros((4, 2))
         for _ in range(6):
-            head = head + projection.step(factors, constant - cross @ head)
+            head = head + heads.step(factors, constant - cross @ head)
     np.testing.assert_allclose(head, np.linalg.solve(cross, constant), rtol=1e-6)
 
 
@@ -374,8 +367,8 @@ def test_a_system_without_a_solution_does_not_blow_up():
     here = rng.normal(size=(50, 2)) @ np.array([[1.0, 2, 0, 0], [0, 0, 1, 0]])
     gram = jnp.asarray(here.T @ here / 50, jnp.float32)
     constant = jnp.asarray(here.T @ rng.normal(size=(50, 1)) / 50, jnp.float32)
-    factors = projection.factorise(gram, gram, ridge=1e-3, proximity=1e-4)
-    head = projection.step(factors, constant)
+    factors = heads.factorise(gram, gram, ridge=1e-3, proximity=1e-4)
+    head = heads.step(factors, constant)
     assert jnp.isfinite(head).all()
     left = jnp.abs(constant - gram @ head).max() / jnp.abs(constant).max()
     assert left < 0.05  # the ridge is 1e-3 of the mean of the diagonal
@@ -385,12 +378,12 @@ def test_a_system_without_a_solution_does_not_blow_up():
 
 
 def test_a_ring_keeps_the_latest():
-    kept = ring.empty(jax.ShapeDtypeStruct((), jnp.int32), 4)
-    kept = ring.push(kept, jnp.array([1, 2, 3]))
-    assert set(ring.sample(kept, jax.random.key(0), 100).tolist()) == {1, 2, 3}
-    kept = ring.push(kept, jnp.array([4, 5, 6]))
+    kept = replay.empty(jax.ShapeDtypeStruct((), jnp.int32), 4)
+    kept = replay.push(kept, jnp.array([1, 2, 3]))
+    assert set(replay.sample(kept, jax.random.key(0), 100).tolist()) == {1, 2, 3}
+    kept = replay.push(kept, jnp.array([4, 5, 6]))
     assert int(kept.num_added) == 6
-    assert set(ring.sample(kept, jax.random.key(0), 100).tolist()) == {3, 4, 5, 6}
+    assert set(replay.sample(kept, jax.random.key(0), 100).tolist()) == {3, 4, 5, 6}
 
 
 # ── rewards ──────────────────────────────────────────────────────────────────────────────────────

@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 from problems import dense, kaelbling_tiger, permute_states, random_cmdp, relabel_contexts
 
 from bigtrain import envs
-from bigtrain.belief import (
-    Belief,
-    BeliefInfo,
-    ExactFilter,
-    filter_trajectory,
-    trajectory_log_evidence,
-)
-from bigtrain.cmdp import TabularCMDP
+from bigtrain.belief import Belief, BeliefInfo, ExactFilter, filter_trajectory
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.evidence import trajectory_log_evidence
 
 S0, T1, T2, TIGER, GOLD, ST = range(6)
 OPEN_1, OPEN_2, LISTEN = range(3)

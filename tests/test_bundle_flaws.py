@@ -15,7 +15,8 @@ from bigtrain import errors as E
 from bigtrain.bundle import dump_bundle, parse_bundle
 from bigtrain.bundle.container import MAGIC, seal, unseal
 from bigtrain.exploration import KPrior
-from bigtrain.policy import BayesPolicy, Policy
+from bigtrain.finite.policies import BayesPolicy
+from bigtrain.policy import Policy
 
 
 def test_every_truncation_is_named():

@@ -37,10 +37,11 @@ from numpy.typing import NDArray
 from problems import dense, random_cmdp
 from scipy import special, stats
 
-from bigtrain import Demonstrations, IRLConfig, envs, irl
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.exact import map_reward, planning
-from bigtrain.irl import Evidence, ExpertData
+from bigtrain import Demonstrations, IRLConfig, envs
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import map_reward, planning
+from bigtrain.reward import irl
+from bigtrain.reward.irl import Evidence, ExpertData
 
 Table = NDArray[np.float64]
 TEMPERATURE, PRIOR_MEAN, PRIOR_DEVIATION = 1.5, 0.3, 1.0

@@ -19,11 +19,11 @@ from bigtrain.bundle import load_bundle
 from bigtrain.cli import fit as fit_command
 from bigtrain.cli import main
 from bigtrain.cli.problems import load_problem, parse_options, show_option
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.errors import CMDPError, PlanningError
-from bigtrain.expert import demonstrate
 from bigtrain.exploration import CostOfExploration, Fixed, Uniform
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.expert import demonstrate
 from bigtrain.fit import FitConfig
 from bigtrain.result import FitResult
 

@@ -17,9 +17,10 @@ from problems import dense, permute_states, random_cmdp, random_table, relabel_c
 
 from bigtrain import envs
 from bigtrain.belief import ExactFilter
-from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import BigTrainError, CMDPError, UnknownDynamicsError
-from bigtrain.transitions import Transitions, check, convert, from_dense, from_function
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.transitions import Transitions, check, convert, from_dense, from_function
+from bigtrain.problem import CMDP
 
 NAN, INF = float("nan"), float("inf")
 SPARSE = list(range(8))  # seeds of random problems in which most transitions are impossible

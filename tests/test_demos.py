@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer
 
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations, Trajectory
+from bigtrain.data import Demonstrations, Trajectory
 from bigtrain.errors import DemonstrationError
+from bigtrain.finite.cmdp import TabularCMDP
 
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64"]
 

@@ -9,8 +9,8 @@ import pytest
 from problems import dense, kaelbling_tiger
 
 from bigtrain import envs
-from bigtrain.cmdp import TabularCMDP, Task
 from bigtrain.errors import BigTrainError, CMDPError
+from bigtrain.finite.cmdp import TabularCMDP, Task
 
 DEFAULT_MAP = ["#####", "#...#", "L.S.R", "#.x.#", "#####"]
 WALLED_MAP = ["########", "#..#...#", "L.S#.#.R", "#..x.#.#", "########"]

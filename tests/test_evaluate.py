@@ -31,10 +31,11 @@ from bigtrain import (
 from bigtrain.belief import Belief
 from bigtrain.errors import CMDPError, ConfigError, DemonstrationError
 from bigtrain.evaluate import Estimate, Evaluation, Regret, never_exploring_value
-from bigtrain.exact import BayesConfig, BayesSolution, evaluate_policy, plan, solve_bayes
 from bigtrain.exploration import predictive_reward
-from bigtrain.irl import RewardPosterior
-from bigtrain.policy import Decision, MemorylessPolicy, Policy
+from bigtrain.finite.exact import BayesConfig, BayesSolution, evaluate_policy, plan, solve_bayes
+from bigtrain.finite.policies import MemorylessPolicy
+from bigtrain.policy import Decision, Policy
+from bigtrain.reward.irl import RewardPosterior
 from bigtrain.rollout import rollout
 
 GAMMA = 0.99

@@ -14,17 +14,18 @@ from problems import Hidden, dense, random_cmdp
 
 from bigtrain import Demonstrations, envs
 from bigtrain.belief import ExactFilter, filter_trajectory
-from bigtrain.cmdp import CMDP, TabularCMDP
-from bigtrain.experience import (
+from bigtrain.data.replay import Ring
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.problem import CMDP
+from bigtrain.reward.experience import (
     CountedExperience,
     Episodes,
     ReplayedExperience,
     show,
     simulate,
 )
-from bigtrain.networks import NetworkConfig
-from bigtrain.ring import Ring
-from bigtrain.successor import Batch, SuccessorNetwork
+from bigtrain.reward.successor import Batch, SuccessorNetwork
 
 Table = NDArray[np.float64]
 

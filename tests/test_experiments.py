@@ -19,12 +19,12 @@ from bigtrain import BayesRLConfig, envs, experiments, load_bundle
 from bigtrain.bayes_rl import LearnedPolicy
 from bigtrain.cli import main
 from bigtrain.errors import CheckpointError, ConfigError
-from bigtrain.exact import solve_bayes
 from bigtrain.experiments import larger_mazes, learning, maps, neighbours, temperature
 from bigtrain.experiments.experiment import Experiment, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table, read
 from bigtrain.experiments.statistics import estimate, span
-from bigtrain.expert import anywhere
+from bigtrain.finite.exact import solve_bayes
+from bigtrain.finite.expert import anywhere
 from bigtrain.runs import Event
 
 # ── how an experiment is carried out ─────────────────────────────────────────────────────────────

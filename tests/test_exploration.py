@@ -17,11 +17,12 @@ from problems import permute_states, random_cmdp
 from scipy import integrate, optimize
 
 from bigtrain import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform, envs
-from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import CMDPError, ConfigError
-from bigtrain.exact import solve_bayes
 from bigtrain.exploration import PredictiveReward, check_settings, predictive_reward, rescale
-from bigtrain.irl import RewardPosterior
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import solve_bayes
+from bigtrain.problem import CMDP
+from bigtrain.reward.irl import RewardPosterior
 
 TIGER = envs.make("tiger-treasure")
 WEIGHTS = np.array([0.0, -2.0, -1.5, -4.0, 1.0, 3.0])

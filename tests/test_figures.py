@@ -17,11 +17,11 @@ from matplotlib.patches import Rectangle
 from problems import Hidden, random_cmdp
 
 from bigtrain import CostOfExploration, Fixed, Uniform, demonstrate, envs, figures, solve
-from bigtrain.cmdp import TabularCMDP, Task
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import PredictiveReward
 from bigtrain.figures import draw_beliefs, draw_learning, draw_reward, save_figures
-from bigtrain.policy import MemorylessPolicy
+from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.policies import MemorylessPolicy
 from bigtrain.result import FitResult
 from bigtrain.runs import Event
 

@@ -43,12 +43,13 @@ from bigtrain.bayes_rl import LanesConfig
 from bigtrain.belief import ExactFilter, filter_trajectory
 from bigtrain.bundle import dump_bundle
 from bigtrain.errors import ConfigError
-from bigtrain.inference import RolloutConfig
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import NO_ACTION, Policy, PolicyConfig
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.policy import Policy, PolicyConfig
+from bigtrain.problem import NO_ACTION
+from bigtrain.reward import RolloutConfig
+from bigtrain.reward.successor import SuccessorConfig
 from bigtrain.rollout import rollout
 from bigtrain.runs import read_metrics
-from bigtrain.successor import SuccessorConfig
 
 ROOT = Path(__file__).parents[1]
 TIGER = envs.make("tiger-treasure")

@@ -35,16 +35,15 @@ from bigtrain import (
     envs,
     evaluate_exactly,
     infer_reward,
-    irl,
     regret,
 )
 from bigtrain.errors import ConfigError, DemonstrationError, UnknownDynamicsError
-from bigtrain.exact import MAPResult, map_reward, planning, solve_bayes
 from bigtrain.exploration import predictive_reward
-from bigtrain.inference import RolloutConfig, fast, paper_tiger_maze, paper_tiger_treasure
-from bigtrain.networks import NetworkConfig
+from bigtrain.finite.exact import MAPResult, map_reward, planning, solve_bayes
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.reward import RolloutConfig, fast, irl, paper_tiger_maze, paper_tiger_treasure
+from bigtrain.reward.successor import SuccessorConfig, merge_ties
 from bigtrain.runs import metric_values, read_metrics
-from bigtrain.successor import SuccessorConfig, merge_ties
 
 SEEDS = [0, 1, 2, 3, 4]
 ROOT = Path(__file__).parents[1]

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from problems import dense, permute_states, random_cmdp, relabel_contexts
 from scipy import optimize, special
 
-from bigtrain import Demonstrations, IRLConfig, envs, irl
-from bigtrain.cmdp import TabularCMDP
+from bigtrain import Demonstrations, IRLConfig, envs
 from bigtrain.errors import ConfigError, DemonstrationError, PlanningError
-from bigtrain.exact import inverse, map_reward, planning
-from bigtrain.irl import Evidence, ExpertData, RewardPosterior
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import inverse, map_reward, planning
+from bigtrain.reward import irl
+from bigtrain.reward.irl import Evidence, ExpertData, RewardPosterior
 
 Table = NDArray[np.float64]
 EVIDENCE: list[Evidence] = ["transitions", "transitions-and-actions"]

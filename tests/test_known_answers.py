@@ -28,12 +28,13 @@ from bigtrain import (
     demonstrate,
     envs,
     evaluate_exactly,
-    irl,
     solve,
 )
-from bigtrain.exact import MAPResult, map_reward, planning, solve_bayes
 from bigtrain.exploration import predictive_reward
-from bigtrain.policy import NO_ACTION, Policy
+from bigtrain.finite.exact import MAPResult, map_reward, planning, solve_bayes
+from bigtrain.policy import Policy
+from bigtrain.problem import NO_ACTION
+from bigtrain.reward import irl
 
 GAMMA = 0.99
 TIGER = envs.make("tiger-treasure")

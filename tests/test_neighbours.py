@@ -21,12 +21,13 @@ from bigtrain import (
 )
 from bigtrain.errors import CMDPError
 from bigtrain.evaluate import never_exploring_value
-from bigtrain.exact import BayesConfig, map_reward, planning, solve_bayes
-from bigtrain.exact.hyperstates import Hyperstates
-from bigtrain.expert import plan_expert
 from bigtrain.exploration import predictive_reward
-from bigtrain.irl import RewardPosterior
-from bigtrain.policy import Policy, PrivilegedPolicy
+from bigtrain.finite.exact import BayesConfig, map_reward, planning, solve_bayes
+from bigtrain.finite.exact.hyperstates import Hyperstates
+from bigtrain.finite.expert import plan_expert
+from bigtrain.finite.policies import PrivilegedPolicy
+from bigtrain.policy import Policy
+from bigtrain.reward.irl import RewardPosterior
 
 GAMMA = 0.99
 DOORS = envs.make("poisoned-doors")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bigtrain.errors import ConfigError
-from bigtrain.networks import Convolution, Encoder, NetworkConfig, Trunk
+from bigtrain.learning.networks import Convolution, Encoder, NetworkConfig, Trunk
 
 SMALL = NetworkConfig(channels=(3, 5), kernels=(3, 2), strides=(2, 1))
 SHAPES = [(), (5,), (2, 3), (2, 2, 1, 2)]

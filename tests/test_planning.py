@@ -11,9 +11,9 @@ from problems import dense, permute_states, random_cmdp
 from scipy import sparse
 
 from bigtrain import Transitions, envs
-from bigtrain.cmdp import TabularCMDP
 from bigtrain.errors import PlanningError
-from bigtrain.exact import evaluate_policy, plan, planning, successor_features
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import evaluate_policy, plan, planning, successor_features
 
 SEEDS = st.integers(0, 2**31 - 1)
 SHAPES = [(1, 5, 1, 0.5), (2, 4, 2, 0.9), (3, 6, 3, 0.95), (2, 5, 4, 0.0)]

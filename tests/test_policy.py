@@ -11,21 +11,14 @@ import pytest
 from problems import random_cmdp
 
 from bigtrain import TabularCMDP, envs
-from bigtrain.belief import ExactFilter, filter_trajectory
+from bigtrain.belief import ExactFilter, Posterior, filter_trajectory
+from bigtrain.belief.amortised import LEAST_LOG_PROB
 from bigtrain.errors import ConfigError
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import (
-    BLOCK,
-    NO_ACTION,
-    FilterTracker,
-    NetworkPolicy,
-    PolicyConfig,
-    Posterior,
-    ValueNetwork,
-    compile_block,
-)
+from bigtrain.finite.tracker import FilterTracker
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.policy import BLOCK, NetworkPolicy, PolicyConfig, ValueNetwork, compile_block
 from bigtrain.policy.network import Core
-from bigtrain.policy.posterior import LEAST_LOG_PROB
+from bigtrain.problem import NO_ACTION
 
 TIGER = envs.make("tiger-treasure")
 S0, T1, T2, LISTEN = 0, 1, 2, 2

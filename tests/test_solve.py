@@ -27,9 +27,9 @@ from bigtrain import (
     solve,
 )
 from bigtrain.errors import CMDPError, ConfigError, DemonstrationError
-from bigtrain.exact import BayesConfig, map_reward, solve_bayes
 from bigtrain.exploration import PredictiveReward, predictive_reward
-from bigtrain.policy import BayesPolicy
+from bigtrain.finite.exact import BayesConfig, map_reward, solve_bayes
+from bigtrain.finite.policies import BayesPolicy
 
 TIGER = envs.make("tiger-treasure")
 DETOUR = envs.make("detour")

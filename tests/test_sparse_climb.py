@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from problems import dense, kaelbling_tiger, random_cmdp
 from scipy import special
 
-from bigtrain import Demonstrations, IRLConfig, SolveConfig, demonstrate, envs, irl, solve
-from bigtrain.cmdp import TabularCMDP
+from bigtrain import Demonstrations, IRLConfig, SolveConfig, demonstrate, envs, solve
 from bigtrain.errors import ConfigError, PlanningError
-from bigtrain.exact import MAPResult, inverse, map_reward, planning, sparse_newton
-from bigtrain.expert import anywhere
-from bigtrain.irl import Evidence
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import MAPResult, inverse, map_reward, planning, sparse_newton
+from bigtrain.finite.expert import anywhere
+from bigtrain.reward import irl
+from bigtrain.reward.irl import Evidence
 
 Table = NDArray[np.float64]
 SYSTEMS = [sparse_newton.SparseSystem, sparse_newton.FullSystem]

@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from problems import dense, random_cmdp
 
 from bigtrain import envs
-from bigtrain.cmdp import TabularCMDP
 from bigtrain.errors import ConfigError
-from bigtrain.exact import planning
-from bigtrain.networks import NetworkConfig
-from bigtrain.successor import (
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import planning
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.reward.successor import (
     Batch,
     Steps,
     SuccessorConfig,

@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bigtrain import transitions
-from bigtrain.transitions import Transitions
+from bigtrain.finite import transitions
+from bigtrain.finite.transitions import Transitions
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,7 +6,7 @@ what they wanted. None of them knows that an agent may have to find out what an 
 
 from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork, CloneState
 from bigtrain.baselines.cloning import CloneConfig, clone, clone_network
-from bigtrain.baselines.inverse import average_contexts, solve_averaged, solve_without_prior
+from bigtrain.finite.irl_baselines import average_contexts, solve_averaged, solve_without_prior
 
 __all__ = [
     "CloneConfig",

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.belief import ExactFilter
-from bigtrain.cmdp import CMDP, TabularCMDP
-from bigtrain.networks import Encoder, NetworkConfig, Trunk
-from bigtrain.policy import NO_ACTION, BeliefState, Decision, MemorylessPolicy, Policy
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.policies import MemorylessPolicy
+from bigtrain.finite.tracker import BeliefState
+from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk
+from bigtrain.policy import Decision, Policy
+from bigtrain.problem import CMDP, NO_ACTION
 
 
 @final

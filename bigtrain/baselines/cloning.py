@@ -15,13 +15,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
-from bigtrain import irl
 from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork
-from bigtrain.cmdp import CMDP, TabularCMDP
-from bigtrain.demos import Demonstrations, finite
+from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError, DemonstrationError
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import NO_ACTION, MemorylessPolicy
+from bigtrain.finite import demonstrations as finite
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.policies import MemorylessPolicy
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.problem import CMDP, NO_ACTION
+from bigtrain.reward import irl
 from bigtrain.runs.events import Callback, Event
 
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bigtrain.bayes_rl.lanes import Lanes, look
-from bigtrain.bayes_rl.met import Ahead, Met, find
 from bigtrain.bayes_rl.rewards import Numbers
-from bigtrain.cmdp import CMDP, State
-from bigtrain.policy import NO_ACTION, ValueNetwork
+from bigtrain.finite.hyperstate_table import Ahead, Met, find
+from bigtrain.policy import ValueNetwork
+from bigtrain.problem import CMDP, NO_ACTION, State
 
 if TYPE_CHECKING:
     from bigtrain.bayes_rl.learner import Learner

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bigtrain.belief import Filter
-from bigtrain.cmdp import CMDP, State, TabularCMDP
-from bigtrain.devices import spread
-from bigtrain.policy import NO_ACTION, ValueNetwork
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.learning.devices import spread
+from bigtrain.policy import ValueNetwork
+from bigtrain.problem import CMDP, NO_ACTION, State
 
 
 class Lanes(NamedTuple):

@@ -22,14 +22,16 @@ from bigtrain.bayes_rl import learner as learning
 from bigtrain.bayes_rl.config import BayesRLConfig
 from bigtrain.bayes_rl.learner import Learner, LearnerState, Metrics, Networks
 from bigtrain.bayes_rl.rewards import Numbers, prepare
-from bigtrain.belief import ExactFilter, Filter
-from bigtrain.cmdp import CMDP, TabularCMDP
+from bigtrain.belief import ExactFilter, Filter, Posterior
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Regret, never_exploring_value, policy_value
-from bigtrain.exact.bayes import BayesConfig, BayesSolution, solve_bayes
-from bigtrain.exact.controller import SAME_MEMORY
 from bigtrain.exploration import PredictiveReward
-from bigtrain.policy import FilterTracker, NetworkPolicy, Posterior
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact.bayes import BayesConfig, BayesSolution, solve_bayes
+from bigtrain.finite.exact.controller import SAME_MEMORY
+from bigtrain.finite.tracker import FilterTracker
+from bigtrain.policy import NetworkPolicy
+from bigtrain.problem import CMDP
 from bigtrain.rollout import rollout
 from bigtrain.runs import Callback, Event, Run, metric_values
 

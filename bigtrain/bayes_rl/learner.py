@@ -15,18 +15,20 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
-from bigtrain import projection, ring
 from bigtrain.bayes_rl import backups
-from bigtrain.bayes_rl import met as hyperstates
 from bigtrain.bayes_rl.config import BayesRLConfig
 from bigtrain.bayes_rl.lanes import Lanes, look, roll_out, wander
-from bigtrain.bayes_rl.met import Met
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel
-from bigtrain.belief import Filter
-from bigtrain.cmdp import CMDP, TabularCMDP
-from bigtrain.policy import NO_ACTION, Posterior, ValueNetwork
-from bigtrain.policy.posterior import clip_log_belief
-from bigtrain.ring import Ring
+from bigtrain.belief import Filter, Posterior
+from bigtrain.belief.amortised import clip_log_belief
+from bigtrain.data import replay
+from bigtrain.data.replay import Ring
+from bigtrain.finite import hyperstate_table as hyperstates
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.hyperstate_table import Met
+from bigtrain.learning import heads
+from bigtrain.policy import ValueNetwork
+from bigtrain.problem import CMDP, NO_ACTION
 
 PLAIN_ROUNDS = 4
 """Rounds of settling before the head becomes an average over rounds."""
@@ -115,7 +117,7 @@ def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
     if learner.learn_belief or not learner.expected:
         several = jax.eval_shape(lambda: _roll_out(learner, values, key_examples, 1.0))
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), several)
-        lanes = ring.empty(one, config.lanes.replay_size)
+        lanes = replay.empty(one, config.lanes.replay_size)
     return LearnerState(
         networks,
         None if learner.expected else values,
@@ -189,7 +191,7 @@ def _iterate(
             chosen = hyperstates.sample(goals[0], offset, settings.hyperstate_batch_size)
             batch = batch._replace(met=jax.tree.map(lambda leaf: leaf[chosen], goals))
         if state.lanes is not None:
-            batch = batch._replace(lanes=ring.sample(state.lanes, key_batch, settings.batch_size))
+            batch = batch._replace(lanes=replay.sample(state.lanes, key_batch, settings.batch_size))
         differentiate = eqx.filter_grad(_loss, has_aux=True)
         gradients, losses = differentiate(networks, target, learner, numbers, batch)
         changes, optimiser = learner.optimiser.update(gradients, optimiser)
@@ -244,7 +246,7 @@ def _remember(state: LearnerState, numbers: Numbers, fresh: Lanes) -> LearnerSta
     if met is not None and numbers.informed is not None:
         met = hyperstates.add_lanes(met, fresh, numbers.informed)
     if lanes is not None:
-        lanes = ring.push(lanes, fresh)
+        lanes = replay.push(lanes, fresh)
     return state._replace(lanes=lanes, met=met)
 
 
@@ -259,15 +261,15 @@ def _solve(
     """The network with its head where the expected update vanishes, for its greedy policy."""
     config = learner.config
     assert state.lanes is not None
-    replayed = ring.sample(state.lanes, key, config.lanes.settling_batch_size)
+    replayed = replay.sample(state.lanes, key, config.lanes.settling_batch_size)
     batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), fresh, replayed)
     equations = backups.sampled_equations(learner, network, numbers, batch)
-    factors = projection.factorise(
+    factors = heads.factorise(
         equations.gram, equations.cross, ridge=config.ridge, proximity=config.proximity
     )
 
     def improve(head, _):
-        return head + projection.step(factors, equations.constant - equations.cross @ head), None
+        return head + heads.step(factors, equations.constant - equations.cross @ head), None
 
     head, _ = jax.lax.scan(improve, network.head.reshape(-1, 1), length=_SOLVER_STEPS)
     return network.with_head(head.reshape(network.head.shape))

@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.cmdp import CMDP, State, TabularCMDP
 from bigtrain.errors import ConfigError
-from bigtrain.exact.planning import plan, reward_table
 from bigtrain.exploration import CostOfExploration, PredictiveReward
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact.planning import plan, reward_table
+from bigtrain.problem import CMDP, State
 
 
 class Numbers(NamedTuple):

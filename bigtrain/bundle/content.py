@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
+from bigtrain.belief import Posterior
 from bigtrain.bundle import problems, records
 from bigtrain.bundle.container import seal, unseal
 from bigtrain.bundle.fields import DTYPES, Fields, write_array, write_names
@@ -14,16 +15,12 @@ from bigtrain.bundle.limits import MAX_NAME, MAX_OBSERVATION, MAX_RANK
 from bigtrain.bundle.model import ArraySpec, Bundle
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.bundle.policies import read_policy, write_policy
-from bigtrain.cmdp import CMDP, TabularCMDP
-from bigtrain.errors import (
-    BundleLimitError,
-    BundleShapeError,
-    BundleValueError,
-    BundleWriteError,
-)
-from bigtrain.policy import NetworkPolicy, Policy, Posterior
+from bigtrain.errors import BundleLimitError, BundleShapeError, BundleValueError, BundleWriteError
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.policy import NetworkPolicy, Policy
+from bigtrain.problem import CMDP
 from bigtrain.result import FitResult
-from bigtrain.successor import SuccessorNetwork
+from bigtrain.reward.successor import SuccessorNetwork
 
 _LEAST_POSITIVE = float(np.finfo(np.float32).tiny)
 

@@ -19,7 +19,7 @@ from bigtrain.errors import (
     BundleValueError,
     BundleWriteError,
 )
-from bigtrain.transitions import ROW_SUM_TOLERANCE
+from bigtrain.finite.transitions import ROW_SUM_TOLERANCE
 
 DTYPES = tuple(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
+from bigtrain.atomic import atomic_write
 from bigtrain.bundle.container import check_size
 from bigtrain.bundle.content import dump_bundle, parse_bundle
 from bigtrain.bundle.model import Bundle
 from bigtrain.errors import BundleError, BundleWriteError
 from bigtrain.result import FitResult
-from bigtrain.whole import writing
 
 
 def save_bundle(result: FitResult, path: str | os.PathLike) -> None:
@@ -20,7 +20,7 @@ def save_bundle(result: FitResult, path: str | os.PathLike) -> None:
             "none. Create it first."
         )
     data = dump_bundle(result)
-    with writing(target) as file:
+    with atomic_write(target) as file:
         file.write(data)
 
 

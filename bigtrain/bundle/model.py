@@ -13,11 +13,11 @@ from scipy import special
 
 from bigtrain.bundle.policies import StorablePolicy
 from bigtrain.bundle.records import Certificate
-from bigtrain.cmdp import TabularCMDP
 from bigtrain.exploration import CostOfExploration, PredictiveReward
+from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.provenance import Provenance
 from bigtrain.result import Measured
-from bigtrain.successor import SuccessorNetwork
+from bigtrain.reward.successor import SuccessorNetwork
 
 
 @final

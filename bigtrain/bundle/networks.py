@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
+from bigtrain.belief import Posterior
 from bigtrain.bundle.fields import Fields, write_array
 from bigtrain.bundle.limits import MAX_LAYERS, MAX_WIDTH
 from bigtrain.bundle.problems import refusing
 from bigtrain.errors import BundleStructureError, BundleValueError
-from bigtrain.networks import NetworkConfig
-from bigtrain.policy import PolicyConfig, Posterior, ValueNetwork
-from bigtrain.successor import SuccessorNetwork
+from bigtrain.learning.networks import NetworkConfig
+from bigtrain.policy import PolicyConfig, ValueNetwork
+from bigtrain.reward.successor import SuccessorNetwork
 
 Network = ValueNetwork | Posterior | SuccessorNetwork
 

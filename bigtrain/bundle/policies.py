@@ -5,21 +5,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from bigtrain.belief import BeliefTracker, Posterior
 from bigtrain.bundle.fields import Fields, write_array
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.bundle.problems import require_problem, same_problem
-from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import BundleWriteError
-from bigtrain.policy import (
-    BayesPolicy,
-    BeliefTracker,
-    FilterTracker,
-    MemorylessPolicy,
-    NetworkPolicy,
-    Policy,
-    Posterior,
-    ValueNetwork,
-)
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
+from bigtrain.finite.tracker import FilterTracker
+from bigtrain.policy import NetworkPolicy, Policy, ValueNetwork
+from bigtrain.problem import CMDP
 
 StorablePolicy = BayesPolicy | MemorylessPolicy | NetworkPolicy
 

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from bigtrain.bundle.fields import Fields, write_array, write_names
-from bigtrain.cmdp import CMDP, TabularCMDP
 from bigtrain.errors import (
     BundleShapeError,
     BundleStructureError,
@@ -29,7 +28,9 @@ from bigtrain.exploration import (
     Uniform,
     check_settings,
 )
-from bigtrain.transitions import Transitions
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.transitions import Transitions
+from bigtrain.problem import CMDP
 
 _K_PRIORS: dict[str, tuple[type[KPrior], tuple[str, ...]]] = {
     "uniform": (Uniform, ("low", "high")),

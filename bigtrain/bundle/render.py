@@ -8,10 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bigtrain.belief import Posterior
 from bigtrain.bundle.model import ArraySpec, Bundle, RewardTables
 from bigtrain.bundle.networks import Network, count_weights, describe_network
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.policy import BayesPolicy, MemorylessPolicy, NetworkPolicy, Posterior
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
+from bigtrain.policy import NetworkPolicy
 
 _MOST_NAMES = 8
 _MOST_STATES = 12

@@ -23,13 +23,14 @@ from bigtrain.cli.command import (
     show,
 )
 from bigtrain.cli.problems import load_object, load_problem
-from bigtrain.cmdp import CMDP, TabularCMDP, Task
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
-from bigtrain.exact import SolveConfig, solve
-from bigtrain.expert import anywhere, demonstrate
 from bigtrain.exploration import CostOfExploration, Fixed, Uniform
+from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.exact import SolveConfig, solve
+from bigtrain.finite.expert import anywhere, demonstrate
 from bigtrain.fit import FitConfig, fit
+from bigtrain.problem import CMDP
 from bigtrain.result import FitResult, Measured
 from bigtrain.runs import Progress
 

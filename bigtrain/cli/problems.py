@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bigtrain import envs
-from bigtrain.cmdp import CMDP
 from bigtrain.errors import BigTrainError, CMDPError
+from bigtrain.problem import CMDP
 
 
 def load_problem(name: str, options: Sequence[str] = ()) -> CMDP:

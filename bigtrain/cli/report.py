@@ -6,9 +6,9 @@ from typing import Annotated, final
 
 import tyro
 
+from bigtrain.atomic import atomic_write
 from bigtrain.cli.command import Command, OptionalFile
 from bigtrain.errors import ConfigError
-from bigtrain.whole import writing
 
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 
@@ -35,7 +35,7 @@ class Report(Command):
         if path.resolve() != own.resolve():
             _check_free(path, self.force)
         page = compose(self.directory)
-        with writing(path) as file:
+        with atomic_write(path) as file:
             file.write(page.encode())
         print(f"Written to {path}")
 

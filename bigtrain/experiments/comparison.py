@@ -9,18 +9,19 @@ from bigtrain import baselines, envs
 from bigtrain.baselines import CloneConfig
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bayes_rl.config import LanesConfig
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.evaluate import evaluate
-from bigtrain.exact import SolveConfig, map_reward, solve, solve_bayes
 from bigtrain.experiments import learning
 from bigtrain.experiments.experiment import Workplace
 from bigtrain.experiments.learning import task_of
-from bigtrain.expert import anywhere, demonstrate, plan_expert
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import SolveConfig, map_reward, solve, solve_bayes
+from bigtrain.finite.expert import anywhere, demonstrate, plan_expert
+from bigtrain.finite.policies import MemorylessPolicy
 from bigtrain.fit import FitConfig
-from bigtrain.inference import InferenceConfig
-from bigtrain.irl import IRLConfig
-from bigtrain.policy import MemorylessPolicy, Policy
+from bigtrain.policy import Policy
+from bigtrain.reward import InferenceConfig
+from bigtrain.reward.irl import IRLConfig
 
 EXPERT = "expert, who knows the context"
 COPIED, COPIED_NETWORK, COPIED_RECURRENT = (

@@ -9,18 +9,18 @@ import numpy as np
 from bigtrain import baselines, envs
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bayes_rl import config as bayes_rl_config
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.evaluate import evaluate_exactly
-from bigtrain.exact import map_reward, solve_bayes
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import regret_of, task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.expert import demonstrate
-from bigtrain.inference import InferenceConfig
-from bigtrain.inference import config as inference_config
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite.expert import demonstrate
+from bigtrain.reward import InferenceConfig
+from bigtrain.reward import config as inference_config
 
 HORIZON = 100
 TRUE, INFERRED, AVERAGED = "true reward", "contexts inferred", "contexts averaged out"

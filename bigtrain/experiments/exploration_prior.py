@@ -9,18 +9,18 @@ import numpy as np
 from bigtrain import envs
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bayes_rl import config as bayes_rl_config
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations
-from bigtrain.exact import map_reward, solve_bayes
+from bigtrain.data import Demonstrations
 from bigtrain.experiments import drawing, learning, maps
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share, span
-from bigtrain.expert import demonstrate
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite.expert import demonstrate
 from bigtrain.fit import FitConfig
-from bigtrain.inference import InferenceConfig
-from bigtrain.inference import config as inference_config
+from bigtrain.reward import InferenceConfig
+from bigtrain.reward import config as inference_config
 
 KS = (-10.0, -4.0, -2.0, -1.0, -0.5, 0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0, None)
 SHOWN_K = 0.5

@@ -8,9 +8,9 @@ from typing import Any, final
 
 from matplotlib.figure import Figure
 
+from bigtrain.atomic import atomic_write
 from bigtrain.errors import CheckpointError
 from bigtrain.figures import save_figure
-from bigtrain.whole import writing
 
 FILE = "findings.json"
 Cell = str | int | float | None
@@ -71,7 +71,7 @@ def write(findings: Findings, directory: Path, about: Mapping[str, Any]) -> None
         "tables": [vars(table) for table in findings.tables],
         "figures": [{"name": p.name, "caption": p.caption} for p in findings.pictures],
     }
-    with writing(directory / FILE) as file:
+    with atomic_write(directory / FILE) as file:
         file.write(json.dumps(row, indent=2, ensure_ascii=False, default=_plain).encode())
 
 

@@ -8,10 +8,8 @@ import numpy as np
 
 from bigtrain.bayes_rl import BayesRLConfig, LearnedPolicy, learn_policies
 from bigtrain.bayes_rl.learn import Measure
-from bigtrain.cmdp import TabularCMDP, Task
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.evaluate import evaluate_exactly
-from bigtrain.exact.bayes import BayesConfig
 from bigtrain.experiments.experiment import Workplace
 from bigtrain.exploration import (
     CostOfExploration,
@@ -20,11 +18,13 @@ from bigtrain.exploration import (
     Uniform,
     predictive_reward,
 )
+from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.exact.bayes import BayesConfig
 from bigtrain.fit import FitConfig
-from bigtrain.inference import InferenceConfig, InferredReward, infer_reward
-from bigtrain.irl import RewardPosterior
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
+from bigtrain.reward import InferenceConfig, InferredReward, infer_reward
+from bigtrain.reward.irl import RewardPosterior
 from bigtrain.runs import Run
 
 Rewards = Mapping[str, Sequence[PredictiveReward | np.ndarray]]

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.envs.tiger_maze import CELL_PIXELS, INDICATORS, Painter
 from bigtrain.figures import COLOURS, PALE, styled
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.envs.tiger_maze import CELL_PIXELS, INDICATORS, Painter
 
 _COLOUR_MAP = "cividis"
 _MOST_LABELLED = 60

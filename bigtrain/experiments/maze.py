@@ -10,20 +10,20 @@ from bigtrain import envs
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bayes_rl import config as bayes_rl_config
 from bigtrain.bayes_rl.learn import COARSE
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.evaluate import evaluate_exactly
-from bigtrain.exact import map_reward, solve_bayes
 from bigtrain.experiments import drawing, learning, maps
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share
-from bigtrain.expert import anywhere, demonstrate
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite.expert import anywhere, demonstrate
 from bigtrain.fit import FitConfig
-from bigtrain.inference import InferenceConfig
-from bigtrain.inference import config as inference_config
-from bigtrain.irl import IRLConfig
+from bigtrain.reward import InferenceConfig
+from bigtrain.reward import config as inference_config
+from bigtrain.reward.irl import IRLConfig
 
 HORIZON = 40
 TRUE = "true reward"

@@ -14,7 +14,7 @@ from bigtrain.experiments.comparison import Contest, swept
 from bigtrain.experiments.experiment import Experiment, Piece, Preset
 from bigtrain.experiments.findings import Claim, Findings, Table
 from bigtrain.experiments.statistics import estimate
-from bigtrain.inference import InferenceConfig
+from bigtrain.reward import InferenceConfig
 
 DOORS = Contest(
     "poisoned-doors",

@@ -11,17 +11,17 @@ from typing import Any, final
 import numpy as np
 
 from bigtrain import envs
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations
+from bigtrain.data import Demonstrations
 from bigtrain.evaluate import policy_value
-from bigtrain.exact import map_reward, solve_bayes
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.expert import anywhere, demonstrate
-from bigtrain.irl import IRLConfig
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite.expert import anywhere, demonstrate
+from bigtrain.reward.irl import IRLConfig
 from bigtrain.runs import Event
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 
+from bigtrain.atomic import atomic_write
 from bigtrain.errors import CheckpointError, ConfigError
 from bigtrain.experiments import findings
 from bigtrain.experiments.experiment import Experiment, Preset, Workplace
@@ -31,7 +32,6 @@ from bigtrain.provenance import PACKAGES
 from bigtrain.runs import Callback, Event
 from bigtrain.runs.directory import lock
 from bigtrain.runs.settings import flatten, settle
-from bigtrain.whole import writing
 
 
 def carry_out(
@@ -94,7 +94,7 @@ def _do(work: Any, workplace: Workplace, path: Path) -> None:
     begin = time.monotonic()
     found = work(workplace)
     row = {"found": found, "seconds": time.monotonic() - begin}
-    with writing(path) as file:
+    with atomic_write(path) as file:
         file.write(json.dumps(row, allow_nan=False).encode())
     for checkpoints in workplace.directory.rglob("checkpoints"):  # large, and of no more use
         shutil.rmtree(checkpoints)

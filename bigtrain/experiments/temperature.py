@@ -18,18 +18,18 @@ import numpy as np
 from scipy import optimize, special
 
 from bigtrain import envs
-from bigtrain.cmdp import TabularCMDP
-from bigtrain.demos import Demonstrations
-from bigtrain.exact import map_reward
+from bigtrain.data import Demonstrations
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.expert import demonstrate
-from bigtrain.inference import InferenceConfig
-from bigtrain.inference import config as inference_config
-from bigtrain.irl import IRLConfig
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import map_reward
+from bigtrain.finite.expert import demonstrate
+from bigtrain.reward import InferenceConfig
+from bigtrain.reward import config as inference_config
+from bigtrain.reward.irl import IRLConfig
 
 
 @final

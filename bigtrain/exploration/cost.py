@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.cmdp import CMDP, State, TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.exploration.kpriors import KPrior, Uniform
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.problem import CMDP, State
 
 States = Sequence[int | str] | Callable[[State], bool | Bool[Array, ""]]
 """States by index or name (finite problems), or as a predicate.

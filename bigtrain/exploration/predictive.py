@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from bigtrain.cmdp import CMDP, State, TabularCMDP
 from bigtrain.errors import ConfigError
 from bigtrain.exploration.cost import CostOfExploration
-from bigtrain.irl import RewardPosterior
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.problem import CMDP, State
+from bigtrain.reward.irl import RewardPosterior
 
 FLOAT32_TOLERANCE = 1e-4
 """What rounding may take from the predictive mean in compiled code, as a share of the range."""

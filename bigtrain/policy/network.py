@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from bigtrain.belief.amortised import LEAST_LOG_PROB
+from bigtrain.belief.tracker import BeliefTracker
 from bigtrain.errors import ConfigError
-from bigtrain.networks import Encoder, NetworkConfig, linear
-from bigtrain.policy.base import NO_ACTION, Decision, Policy
-from bigtrain.policy.posterior import LEAST_LOG_PROB
-from bigtrain.policy.tracker import BeliefTracker
+from bigtrain.learning.networks import Encoder, NetworkConfig, linear
+from bigtrain.policy.base import Decision, Policy
+from bigtrain.problem import NO_ACTION
 
 Core = Literal["none", "gru"]
 BeliefKind = Literal["auto", "exact", "learned"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from bigtrain.atomic import atomic_write
 from bigtrain.errors import CheckpointError, ConfigError
-from bigtrain.whole import writing
 
 
 def settle(directory: Path, settings: Any, fingerprint: str | Mapping[str, str]) -> None:
@@ -23,7 +23,7 @@ def settle(directory: Path, settings: Any, fingerprint: str | Mapping[str, str])
                 f"`{directory}` must be new or hold a run, but it has {' and '.join(strays)} "
                 "without settings.json. Choose another directory."
             )
-        with writing(path) as file:
+        with atomic_write(path) as file:
             file.write(f"{text}\n".encode())
         return
     try:

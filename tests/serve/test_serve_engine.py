@@ -16,17 +16,16 @@ from bigserve.engine import BEGUN, EPSILON, HEAD, KEY, PREVIOUS, STEP, TEMPERATU
 from bigserve.episodes import derive_key
 from bigserve.models import DTYPES
 from bigtrain import envs, load_bundle
-from bigtrain.belief import Belief
+from bigtrain.belief import Belief, Posterior
 from bigtrain.bundle import ArraySpec
-from bigtrain.networks import NetworkConfig
+from bigtrain.finite.tracker import FilterTracker
+from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import (
     BLOCK,
     Decision,
-    FilterTracker,
     NetworkPolicy,
     Policy,
     PolicyConfig,
-    Posterior,
     ValueNetwork,
     compile_block,
 )

@@ -1,0 +1,61 @@
+"""Environments by name: `make("tiger-treasure", p_hear=0.7)`."""
+
+import inspect
+from typing import Any
+
+from bigtrain.errors import CMDPError
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.envs.crossroads import crossroads
+from bigtrain.finite.envs.detour import detour
+from bigtrain.finite.envs.lighthouse import lighthouse
+from bigtrain.finite.envs.poisoned_doors import poisoned_doors
+from bigtrain.finite.envs.three_state import three_state
+from bigtrain.finite.envs.tiger_maze import tiger_maze
+from bigtrain.finite.envs.tiger_treasure import tiger_treasure
+
+__all__ = ["describe", "make", "names", "options"]
+
+_REGISTRY = {
+    "tiger-treasure": tiger_treasure,
+    "detour": detour,
+    "tiger-maze": tiger_maze,
+    "three-state": three_state,
+    "crossroads": crossroads,
+    "poisoned-doors": poisoned_doors,
+    "lighthouse": lighthouse,
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names that `make` knows."""
+    return tuple(_REGISTRY)
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options of an environment, with their defaults."""
+    return {
+        option: parameter.default
+        for option, parameter in inspect.signature(_builder(name)).parameters.items()
+    }
+
+
+def describe(name: str) -> str:
+    """What the environment is, in a line."""
+    return (inspect.getdoc(_builder(name)) or "").partition("\n")[0]
+
+
+def make(name: str, **chosen: Any) -> TabularCMDP:
+    """Builds the environment called `name`."""
+    builder = _builder(name)
+    unknown = sorted(set(chosen) - set(options(name)))
+    if unknown:
+        raise CMDPError(
+            f"{name!r} has no option {unknown[0]!r}. Its options are: {', '.join(options(name))}."
+        )
+    return builder(**chosen)
+
+
+def _builder(name: str):
+    if name not in _REGISTRY:
+        raise CMDPError(f"There is no environment {name!r}. There are: {', '.join(_REGISTRY)}.")
+    return _REGISTRY[name]

@@ -1,0 +1,1 @@
+"""Finite problems: all that knows tables."""

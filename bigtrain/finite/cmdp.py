@@ -1,0 +1,302 @@
+"""Finite problems: contextual MDPs written as arrays."""
+
+import collections
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+from scipy import sparse
+
+from bigtrain.arrays import ArrayLike
+from bigtrain.errors import CMDPError
+from bigtrain.finite import transitions as transitions_lib
+from bigtrain.finite.transitions import Transitions
+from bigtrain.problem import CMDP
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What the designer of a problem knows and learners never see; for experts and evaluation.
+
+    An episode succeeds when it meets a goal state before any failure state.
+    """
+
+    reward: Float[np.ndarray, "state action"]
+    reward_range: tuple[float, float]
+    exploration_states: tuple[int, ...] = ()
+    goal_states: tuple[int, ...] = ()
+    failure_states: tuple[int, ...] = ()
+
+
+@final
+class TabularCMDP(CMDP):
+    """A finite contextual MDP. States, actions and contexts are indices, with names for people.
+
+    `transitions` is an array [context, state, action, next state], or `Transitions` where that
+    would be too large. `features` default to a one-hot of the state; so do `observations`, which
+    may also be a function of the state (a picture that is drawn when it is looked at).
+    """
+
+    successors: Int[np.ndarray | Array, "state action successor"]
+    probabilities: Float[np.ndarray | Array, "context state action successor"]
+    context_prior: Float[np.ndarray | Array, " context"]
+    initial: Float[np.ndarray | Array, " state"]
+    feature_table: Float[np.ndarray | Array, "state action feature"] | None
+    observer: Shaped[np.ndarray | Array, "state ..."] | Callable[[Array], Array] | None
+    gamma: float = eqx.field(static=True)
+    state_names: tuple[str, ...] = eqx.field(static=True)
+    action_names: tuple[str, ...] = eqx.field(static=True)
+    context_names: tuple[str, ...] = eqx.field(static=True)
+    task: Task | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        transitions: ArrayLike | Transitions,
+        context_prior: ArrayLike,
+        initial: ArrayLike,
+        *,
+        gamma: float,
+        features: ArrayLike | None = None,
+        observations: ArrayLike | Callable[[Array], Array] | None = None,
+        state_names: Sequence[str] | None = None,
+        action_names: Sequence[str] | None = None,
+        context_names: Sequence[str] | None = None,
+        task: Task | None = None,
+    ):
+        dynamics = transitions_lib.convert(transitions)
+        num_contexts, num_states, num_actions, _ = dynamics.probabilities.shape
+        self.state_names = _check_names("state_names", state_names, "s", num_states)
+        self.action_names = _check_names("action_names", action_names, "a", num_actions)
+        self.context_names = _check_names("context_names", context_names, "context-", num_contexts)
+        self.successors, self.probabilities = transitions_lib.check(
+            dynamics, name_row=self._name_row
+        )
+        self.context_prior = _check_distribution("context_prior", context_prior, self.context_names)
+        self.initial = _check_distribution("initial", initial, self.state_names)
+        if not 0 <= gamma < 1:
+            raise CMDPError(f"`gamma` must be at least 0 and below 1, got {gamma}.")
+        self.gamma = float(gamma)
+        self.feature_table = _check_features(features, num_states, num_actions)
+        self.observer = _check_observations(observations, num_states)
+        self.task = task
+
+    def _name_row(self, row: tuple[int, ...]) -> str:
+        context, state, action = row
+        return (
+            f"the row of context {self.context_names[context]!r}, state "
+            f"{self.state_names[state]!r}, action {self.action_names[action]!r}"
+        )
+
+    @property
+    def num_states(self) -> int:
+        return self.successors.shape[0]
+
+    @property
+    def num_actions(self) -> int:
+        return self.successors.shape[1]
+
+    @property
+    def num_features(self) -> int:
+        return self.num_states if self.feature_table is None else self.feature_table.shape[-1]
+
+    @property
+    def transitions(self) -> Transitions:
+        """The dynamics as numpy arrays, for exact computations."""
+        return Transitions(np.asarray(self.successors), np.asarray(self.probabilities))
+
+    def reset(self, key: PRNGKeyArray, context: Int[Array, ""]) -> Int[Array, ""]:
+        return jax.random.categorical(key, jnp.log(self.initial)).astype(jnp.int32)
+
+    def step(
+        self,
+        key: PRNGKeyArray,
+        state: Int[Array, ""],
+        action: Int[Array, ""],
+        context: Int[Array, ""],
+    ) -> Int[Array, ""]:
+        logits = jnp.log(jnp.asarray(self.probabilities)[context, state, action])
+        place = jax.random.categorical(key, logits)
+        return jnp.asarray(self.successors)[state, action, place].astype(jnp.int32)
+
+    def observe(self, state: Int[Array, ""]) -> Shaped[Array, "..."]:
+        if self.observer is None:
+            return jax.nn.one_hot(state, self.num_states)
+        if callable(self.observer):
+            return self.observer(state)
+        return jnp.asarray(self.observer)[state]
+
+    def features(self, state: Int[Array, ""], action: Int[Array, ""]) -> Float[Array, " feature"]:
+        if self.feature_table is None:
+            return jax.nn.one_hot(state, self.num_states)
+        return jnp.asarray(self.feature_table)[state, action]
+
+    def is_absorbing(self, state: Int[Array, ""]) -> Bool[Array, ""]:
+        same = jnp.asarray(self.successors)[state] == state
+        staying = jnp.where(same, jnp.asarray(self.probabilities)[:, state], 0).sum(-1)
+        possible = jnp.asarray(self.context_prior) > 0
+        return jnp.all((staying >= 1) | ~possible[:, None])
+
+    def transition_log_prob(
+        self,
+        state: Int[Array, ""],
+        action: Int[Array, ""],
+        next_state: Int[Array, ""],
+        context: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        return self.context_log_likelihood(state, action, next_state)[context]
+
+    def context_log_likelihood(
+        self, state: Int[Array, ""], action: Int[Array, ""], next_state: Int[Array, ""]
+    ) -> Float[Array, " context"]:
+        follows = jnp.asarray(self.successors)[state, action] == next_state
+        row = jnp.asarray(self.probabilities)[:, state, action]
+        return jnp.log(jnp.where(follows, row, 0).sum(-1))
+
+    def identify(self, observation: Shaped[Array, "..."]) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+        """The state that looks like `observation`, and whether there is one."""
+        expected = jax.eval_shape(self.observe, jnp.zeros((), jnp.int32)).shape
+        if jnp.shape(observation) != expected:
+            raise CMDPError(
+                f"An observation must have the shape {expected}, got {jnp.shape(observation)}."
+            )
+        if self.observer is None:
+            state = jnp.argmax(observation).astype(jnp.int32)
+            return state, jnp.all(observation == self.observe(state))
+        table = self.observer
+        if callable(table):
+            table = jax.vmap(table)(jnp.arange(self.num_states))
+        matches = (jnp.asarray(table) == observation).reshape(self.num_states, -1).all(-1)
+        return jnp.argmax(matches).astype(jnp.int32), matches.any()
+
+    def observation_array(self) -> Shaped[np.ndarray, "state ..."]:
+        """What every state looks like."""
+        if self.observer is None or callable(self.observer):
+            return np.asarray(jax.jit(jax.vmap(self.observe))(jnp.arange(self.num_states)))
+        return np.asarray(self.observer)
+
+    def feature_matrix(self) -> sparse.csr_matrix:
+        """ν as a sparse matrix with a row for each (state, action), states first."""
+        if self.feature_table is None:
+            same = np.repeat(np.arange(self.num_states), self.num_actions)
+            return sparse.csr_matrix((np.ones(len(same)), same, np.arange(len(same) + 1)))
+        return sparse.csr_matrix(np.asarray(self.feature_table).reshape(-1, self.num_features))
+
+    def state_indices(self, states: Iterable[int | np.integer | str]) -> tuple[int, ...]:
+        """The indices of states given by index or by name."""
+        return tuple(_index("state", state, self.state_names) for state in states)
+
+    def action_indices(self, actions: Iterable[int | np.integer | str]) -> tuple[int, ...]:
+        """The indices of actions given by index or by name."""
+        return tuple(_index("action", action, self.action_names) for action in actions)
+
+    def occurring_states(self) -> Bool[np.ndarray, " state"]:
+        """Which states can occur: in some context of the prior, after some actions."""
+        any_action = np.ones((self.num_states, self.num_actions))
+        found = np.zeros(self.num_states, bool)
+        for context in np.flatnonzero(np.asarray(self.context_prior)):
+            forward = self.transitions.matrix(int(context), any_action).T
+            reached = np.asarray(self.initial) > 0
+            while (grown := reached | (forward @ reached > 0)).sum() > reached.sum():
+                reached = grown
+            found |= reached
+        return found
+
+
+def _check_names(
+    field: str, names: Sequence[str] | None, prefix: str, count: int
+) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"{prefix}{index}" for index in range(count))
+    names = tuple(str(name) for name in names)
+    if len(names) != count:
+        raise CMDPError(f"`{field}` must have {count} entries, got {len(names)}: {names}.")
+    if len(set(names)) < count:
+        repeated, _ = collections.Counter(names).most_common(1)[0]
+        raise CMDPError(f"`{field}` must differ from each other, got {repeated!r} twice.")
+    return names
+
+
+def _index(kind: str, given: int | np.integer | str, names: tuple[str, ...]) -> int:
+    if isinstance(given, str):
+        if given in names:
+            return names.index(given)
+        raise CMDPError(f"{given!r} is not the name of a {kind}. There are: {', '.join(names)}.")
+    if not 0 <= int(given) < len(names):
+        raise CMDPError(f"A {kind} must be from 0 to {len(names) - 1}, got {given}.")
+    return int(given)
+
+
+def _check_distribution(
+    field: str, given: ArrayLike, names: tuple[str, ...]
+) -> Float[np.ndarray, " outcome"]:
+    values = np.asarray(given, np.float64)
+    if values.shape != (len(names),):
+        raise CMDPError(
+            f"`{field}` must have the shape ({len(names)},), as `transitions` has it, "
+            f"got {values.shape}."
+        )
+    wrong = np.flatnonzero(~(values >= 0) | ~np.isfinite(values))
+    if len(wrong):
+        raise CMDPError(
+            f"`{field}` must be probabilities, finite and not negative, "
+            f"but {names[wrong[0]]!r} has {values[wrong[0]]:.6g}."
+        )
+    if abs(values.sum() - 1) > transitions_lib.ROW_SUM_TOLERANCE:
+        raise CMDPError(f"`{field}` must sum to one, got {values.sum():.6g}.")
+    return values / values.sum()
+
+
+def _check_features(
+    given: ArrayLike | None, num_states: int, num_actions: int
+) -> Float[np.ndarray, "state action feature"] | None:
+    if given is None:
+        return None
+    values = np.array(given, np.float64)
+    if values.ndim != 3 or values.shape[:2] != (num_states, num_actions):
+        raise CMDPError(
+            f"`features` must have the shape ({num_states}, {num_actions}, feature), as "
+            f"`transitions` has it, got {values.shape}."
+        )
+    if not np.isfinite(values).all():
+        state, action, feature = np.argwhere(~np.isfinite(values))[0]
+        raise CMDPError(
+            f"`features` must be finite, but state {state}, action {action} has "
+            f"{values[state, action, feature]} as feature {feature}."
+        )
+    return values
+
+
+def _as_pytree(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """`function` as something that passes through `jit`."""
+    if issubclass(type(function), eqx.Module):
+        return function
+    return jax.tree_util.Partial(function)
+
+
+def _check_observations(
+    given: ArrayLike | Callable[[Array], Array] | None, num_states: int
+) -> Shaped[np.ndarray, "state ..."] | Callable[[Array], Array] | None:
+    if given is None:
+        return None
+    if callable(given):
+        return _as_pytree(given)
+    values = np.asarray(given)
+    if values.ndim < 1 or len(values) != num_states:
+        raise CMDPError(
+            f"`observations` must have {num_states} entries, one for each state, "
+            f"got the shape {values.shape}."
+        )
+    if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+        state = np.argwhere(~np.isfinite(values))[0][0]
+        raise CMDPError(f"`observations` must be finite, but state {state} has NaN or infinity.")
+    carried = values.astype(jax.dtypes.canonicalize_dtype(values.dtype))
+    if not np.issubdtype(values.dtype, np.inexact) and (carried != values).any():
+        state = np.argwhere(carried != values)[0][0]
+        raise CMDPError(f"`observations` must fit {carried.dtype}, but state {state} does not.")
+    return carried

@@ -1,0 +1,1 @@
+"""The finite problems that `bigtrain.envs` makes."""

@@ -1,0 +1,146 @@
+"""How well action values explain the experts, and how that bends: phase 1 without Ψ.
+
+What `irl` says of Ψ and ω is said here of Q = Ψ·ω in all states, so that Ψ need not be known.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy import sparse, special
+
+from bigtrain.finite.exact.sparse_newton import PolicyFactors, SparseProblem
+from bigtrain.reward import irl
+from bigtrain.reward.irl import ExpertData, IRLConfig
+
+_SETTLED = 1e-18
+_TRAJECTORIES = 500
+
+Table = Float[np.ndarray, "context state action"]
+
+
+class Explanation(NamedTuple):
+    """The log-likelihood's slopes in Q, and minus its curvature with contexts held as they are."""
+
+    slopes: Float[np.ndarray, "context state action"]
+    blocks: Float[np.ndarray, "context state action action"]
+
+
+class Experts:
+    """The demonstrations as a function of action values. Calls are made in double precision."""
+
+    def __init__(self, data: ExpertData, config: IRLConfig, num_actions: int, num_features: int):
+        self._data, self._config = data, config
+        self._counts = irl.known_counts(data, config, num_actions)
+        self._prior_mean = config.prior_weights(num_features)
+
+    def log_posterior(self, weights: Float[np.ndarray, " feature"], values: Table) -> float:
+        """log p(ω | demonstrations) up to a constant, as in `irl.log_posterior`."""
+        likelihood = irl.log_likelihood(
+            self._log_policies(values), self._data, self._config, self._counts
+        )
+        deviation = weights - self._prior_mean
+        return float(likelihood) - float(deviation @ deviation) / (2 * self._config.weight_variance)
+
+    def prior_slopes(self, weights: Float[np.ndarray, " feature"]) -> Float[np.ndarray, " feature"]:
+        """The gradient of the log prior."""
+        return (self._prior_mean - weights) / self._config.weight_variance
+
+    def explain(self, values: Table) -> Explanation:
+        """The derivatives with respect to the action values."""
+        visited, alpha = self._data.visited, self._config.temperature
+        log_policies = self._log_policies(values)
+        counts = self._counts
+        if counts is None:
+            shares = jnp.asarray(self._responsibilities(log_policies))
+            counts = irl.visit_counts(self._data, shares, values.shape[-1])
+        policies = np.exp(log_policies)
+        slopes, blocks = np.zeros(values.shape), np.zeros((*values.shape, values.shape[-1]))
+        slopes[:, visited] = irl.surprise(counts, jnp.asarray(policies)) / alpha
+        totals = np.asarray(counts).sum(-1)[..., None, None]
+        blocks[:, visited] = totals / alpha**2 * spread(policies)
+        return Explanation(slopes, blocks)
+
+    def correct(
+        self,
+        covariance: Float[np.ndarray, "feature feature"],
+        problem: SparseProblem,
+        course: PolicyFactors,
+        values: Table,
+    ) -> Float[np.ndarray, "feature feature"]:
+        """Σ when contexts are told by actions: they change with ω, which leaves more open.
+
+        Of minus the Hessian with contexts held as they are, each trajectory takes away the
+        covariance over its contexts of the gradient that it would have in each.
+        """
+        if self._counts is not None:
+            return covariance
+        log_policies = self._log_policies(values)
+        shares = self._responsibilities(log_policies)
+        unsettled = np.flatnonzero(1 - shares.max(-1) > _SETTLED)
+        if not len(unsettled):
+            return covariance
+        missing = np.zeros_like(covariance)
+        for some in np.array_split(unsettled, -(-len(unsettled) // _TRAJECTORIES)):
+            gradients = np.stack(
+                [
+                    self._trajectory_gradients(some, context, problem, course, log_policies)
+                    for context in range(problem.shape[0])
+                ]
+            )
+            weight = shares[some].T[..., None]
+            gradients -= (weight * gradients).sum(0)
+            rows = (np.sqrt(weight) * gradients).reshape(-1, len(covariance))
+            missing += rows.T @ rows
+        return np.linalg.inv(np.linalg.inv(covariance) - missing)
+
+    def _trajectory_gradients(
+        self,
+        chosen: np.ndarray,
+        context: int,
+        problem: SparseProblem,
+        course: PolicyFactors,
+        log_policies: Float[Array, "context visited action"],
+    ) -> Float[np.ndarray, "chosen feature"]:
+        """∇ log p(actions | ω, θ) of some trajectories."""
+        data, num_actions = self._data, problem.num_actions
+        place = np.full(len(data.log_evidence), -1)
+        place[chosen] = np.arange(len(chosen))
+        steps = np.flatnonzero(place[data.trajectories] >= 0)
+        owner, rows = place[data.trajectories[steps]], np.asarray(data.rows)[steps]
+        surprise = -np.exp(np.asarray(log_policies[context])[rows])
+        surprise[np.arange(len(steps)), np.asarray(data.actions)[steps]] += 1
+        surprise /= self._config.temperature
+        pairs = data.visited[rows][:, None] * num_actions + np.arange(num_actions)
+        entries = (surprise.ravel(), (pairs.ravel(), np.repeat(owner, num_actions)))
+        size = (problem.num_states * num_actions, len(chosen))
+        slopes = sparse.csr_matrix(entries, shape=size)
+        onward, choice = problem.onward[context], course.choices[context]
+        flow = course.factors[context].solve(
+            sparse.csr_matrix(onward.T @ slopes).toarray(), trans="T"
+        )
+        total = slopes.toarray() + choice.T @ flow
+        return (problem.features.T @ total).T
+
+    def _responsibilities(
+        self, log_policies: Float[Array, "context visited action"]
+    ) -> Float[np.ndarray, "trajectory context"]:
+        joint = irl.context_log_joint(self._data, log_policies, self._config.evidence)
+        return np.asarray(jax.nn.softmax(joint))
+
+    def _log_policies(self, values: Table) -> Float[Array, "context visited action"]:
+        logits = values[:, self._data.visited] / self._config.temperature
+        return jnp.asarray(special.log_softmax(logits, axis=-1))
+
+
+def spread(
+    policies: Float[np.ndarray, "*state action"],
+) -> Float[np.ndarray, "*state action action"]:
+    """The covariance of an action's one-hot, without cancelling where it is nearly certain."""
+    rest = policies @ (1 - np.eye(policies.shape[-1]))
+    result = -policies[..., :, None] * policies[..., None, :]
+    index = np.arange(policies.shape[-1])
+    result[..., index, index] = policies * rest
+    return result

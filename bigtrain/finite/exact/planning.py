@@ -1,0 +1,203 @@
+"""Optimal plans and successor features, exactly: policy iteration with sparse linear algebra."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy import sparse
+from scipy.sparse import linalg
+
+from bigtrain.arrays import ArrayLike
+from bigtrain.errors import PlanningError
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.transitions import Transitions
+
+TIE_TOLERANCE = 1e-9
+"""Action values that differ by less than this share of their range count as tied."""
+
+_IMPROVEMENT = 1e-11
+_MAX_ITERATIONS = 10_000
+_DIRECT_SIZE = 400
+_KRYLOV_ITERATIONS = 80
+_KRYLOV_TOLERANCE = 1e-13
+
+
+class Plan(NamedTuple):
+    """Optimal values in every context, and the policy that breaks ties uniformly."""
+
+    values: Float[np.ndarray, "context state"]
+    action_values: Float[np.ndarray, "context state action"]
+    policy: Float[np.ndarray, "context state action"]
+
+
+class Solution(NamedTuple):
+    """Values of one MDP and actions that reach them; nothing is better by more than `error`."""
+
+    values: Float[np.ndarray, " state"]
+    action_values: Float[np.ndarray, "state action"]
+    actions: Int[np.ndarray, " state"]
+    error: float
+
+
+def plan(cmdp: TabularCMDP, reward: ArrayLike) -> Plan:
+    """The optimal plan of every context for a reward [state] or [state, action]."""
+    reward = reward_table(cmdp, reward)
+    transitions = cmdp.transitions
+    solutions = [
+        policy_iteration(transitions.successors, probabilities, reward, cmdp.gamma)
+        for probabilities in transitions.probabilities
+    ]
+    action_values = np.stack([solution.action_values for solution in solutions])
+    best = tied_actions(action_values)
+    return Plan(
+        np.stack([solution.values for solution in solutions]),
+        action_values,
+        best / best.sum(-1, keepdims=True),
+    )
+
+
+def reward_table(cmdp: TabularCMDP, reward: ArrayLike) -> Float[np.ndarray, "state action"]:
+    """`reward` as an array [state, action]; one value a state is enough."""
+    table = np.asarray(reward, np.float64)
+    if table.shape == (cmdp.num_states,):
+        table = np.repeat(table[:, None], cmdp.num_actions, axis=1)
+    if table.shape != (cmdp.num_states, cmdp.num_actions) or not np.isfinite(table).all():
+        raise PlanningError(
+            f"`reward` must be finite, with the shape ({cmdp.num_states},) or "
+            f"({cmdp.num_states}, {cmdp.num_actions}), got the shape {table.shape}"
+            + ("." if np.isfinite(table).all() else " with NaN or infinity in it.")
+        )
+    return table
+
+
+def tied_actions(
+    action_values: Float[np.ndarray, "*state action"],
+) -> Bool[np.ndarray, "*state action"]:
+    """Which actions are as good as the best one, up to rounding."""
+    finite = action_values[np.isfinite(action_values)]
+    tolerance = TIE_TOLERANCE * max(np.ptp(finite), 1e-3 * np.abs(finite).max(), 1e-300)
+    return action_values >= action_values.max(-1, keepdims=True) - tolerance
+
+
+def policy_iteration(
+    successors: Int[np.ndarray, "state action successor"],
+    probabilities: Float[np.ndarray, "state action successor"],
+    reward: Float[np.ndarray, "state action"],
+    gamma: float,
+    *,
+    actions: Int[np.ndarray, " state"] | None = None,
+) -> Solution:
+    """Solves one MDP. A reward of -inf forbids an action; `actions` is where to begin."""
+    chosen = np.asarray(reward.argmax(-1) if actions is None else actions)
+    dynamics = Transitions(successors, probabilities[None])
+    everyone = np.arange(len(reward))
+    for _ in range(_MAX_ITERATIONS):
+        matrix = dynamics.matrix(0, np.eye(reward.shape[1])[chosen])
+        values = solve_bellman(matrix, reward[everyone, chosen], gamma)
+        action_values = reward + gamma * (probabilities * values[successors]).sum(-1)
+        gain = action_values.max(-1) - action_values[everyone, chosen]
+        if not (better := gain > _IMPROVEMENT * np.abs(values).max()).any():
+            return Solution(values, action_values, chosen, float(gain.max() / (1 - gamma)))
+        chosen = np.where(better, action_values.argmax(-1), chosen)
+    raise PlanningError(
+        f"Policy iteration did not settle within {_MAX_ITERATIONS} rounds on {len(reward)} states."
+    )
+
+
+def solve_bellman(
+    matrix: sparse.csr_matrix, reward: Float[np.ndarray, "state *column"], gamma: float
+) -> Float[np.ndarray, "state *column"]:
+    """Solves v = reward + gamma · matrix v.
+
+    Fast-mixing chains, whose factors would fill in, are quick for a Krylov method; long
+    deterministic ones, which defeat it, have factors that stay sparse. So try the one, then
+    fall back to the other.
+    """
+    system = sparse.identity(len(reward), format="csr") - gamma * matrix
+    if len(reward) > _DIRECT_SIZE:
+        columns = []
+        start = np.random.default_rng(0).normal(size=len(reward))  # from 0 it can break down
+        for column in reward.reshape(len(reward), -1).T:
+            guess = start * np.abs(column).max()
+            values, _ = linalg.bicgstab(
+                system, column, guess, rtol=_KRYLOV_TOLERANCE, atol=0.0, maxiter=_KRYLOV_ITERATIONS
+            )
+            residual = np.abs(system @ values - column).max()
+            if not residual <= 100 * _KRYLOV_TOLERANCE * np.abs(column).max():
+                break
+            columns.append(values)
+        else:
+            return np.stack(columns, -1).reshape(reward.shape)
+    return linalg.splu(system.tocsc()).solve(np.ascontiguousarray(reward))
+
+
+def evaluate_policy(
+    cmdp: TabularCMDP,
+    policy: Float[np.ndarray, "*context state action"],
+    reward: ArrayLike,
+) -> Float[np.ndarray, "context state"]:
+    """V of a policy that depends on the state, and where it has that axis on the context."""
+    return policy_values(cmdp, policy, reward_table(cmdp, reward))
+
+
+def policy_values(
+    cmdp: TabularCMDP,
+    policy: Float[np.ndarray, "*context state action"],
+    reward: Float[np.ndarray, "state action"],
+) -> Float[np.ndarray, "context state"]:
+    """The same for a reward that may be -inf where the policy never goes."""
+    shape = (cmdp.num_contexts, cmdp.num_states, cmdp.num_actions)
+    return np.stack(
+        [
+            solve_bellman(
+                cmdp.transitions.matrix(context, choice),
+                (choice * np.where(choice > 0, reward, 0)).sum(-1),
+                cmdp.gamma,
+            )
+            for context, choice in enumerate(np.broadcast_to(policy, shape))
+        ]
+    )
+
+
+def successor_features(
+    cmdp: TabularCMDP,
+    policy: Float[np.ndarray, "context state action"],
+    states: Int[np.ndarray, " visited"] | None = None,
+) -> Float[np.ndarray, "context visited action feature"]:
+    """Ψ(s, a, θ) of a policy, for the given states (all of them unless said otherwise).
+
+    With fewer rows wanted than there are features, solves the transposed system instead: a row
+    of Ψ is where the policy will be, and the features found there.
+    """
+    successors, probabilities = cmdp.transitions
+    states = np.arange(cmdp.num_states) if states is None else states
+    features = cmdp.feature_matrix()
+    by_row = len(states) * cmdp.num_actions < cmdp.num_features
+    result = np.empty((cmdp.num_contexts, len(states), cmdp.num_actions, cmdp.num_features))
+    wanted = (states[:, None] * cmdp.num_actions + np.arange(cmdp.num_actions)).ravel()
+    for context in range(cmdp.num_contexts):
+        matrix = cmdp.transitions.matrix(context, policy[context])
+        onward = sparse.csr_matrix(
+            (
+                probabilities[context, states].ravel(),
+                successors[states].ravel(),
+                np.arange(len(wanted) + 1) * successors.shape[-1],
+            ),
+            shape=(len(wanted), cmdp.num_states),
+        )
+        choose = sparse.csr_matrix(
+            (
+                policy[context].ravel(),
+                np.arange(policy[context].size),
+                np.arange(cmdp.num_states + 1) * cmdp.num_actions,
+            )
+        )
+        followed = sparse.csr_matrix(choose @ features)
+        if by_row:
+            occupancy = solve_bellman(matrix.T.tocsr(), onward.T.toarray(), cmdp.gamma)
+            after = (followed.T @ occupancy).T
+        else:
+            after = onward @ solve_bellman(matrix, followed.toarray(), cmdp.gamma)
+        rows = sparse.csr_matrix(features[wanted]).toarray() + cmdp.gamma * after
+        result[context] = rows.reshape(result.shape[1:])
+    return result

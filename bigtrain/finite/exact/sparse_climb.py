@@ -1,0 +1,197 @@
+"""Climbing where Ψ would be too large to write down, and ties are many.
+
+The first rounds are those of the dense way: Newton's method for the Ψ of one plan, then the plan
+that is optimal for what was found. On a large map the maximum lies where hundreds of choices tie,
+and no plan without mixing explains it. So the best action value of a state is then replaced by its
+soft maximum, τ log Σ exp(Q / τ), which makes the log posterior smooth; its plan mixes what nearly
+ties, and the derivative of its action values is the Ψ of that mixture. Newton's method follows the
+maximum while τ falls towards 0, until the mixture is optimal within the tolerance.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from bigtrain.errors import PlanningError
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact import sparse_newton
+from bigtrain.finite.exact.climb import PLAIN_ROUNDS, Climber, MAPResult, Rounds
+from bigtrain.finite.exact.explaining import Experts, Explanation, spread
+from bigtrain.finite.exact.sparse_newton import FullSystem, PolicyFactors, SparseSystem
+from bigtrain.reward.irl import ExpertData, IRLConfig, RewardPosterior
+
+_MAX_STEPS = 200
+_STEP_TOLERANCE = 1e-7
+"""The last Newton step is the first to be shorter than this many posterior deviations."""
+
+_SOFT_STEPS = 20  # enough for the next softness to begin from; the last ones need few
+_SOFT_STEP_TOLERANCE = 1e-5
+_SOFT_PLANS = 1_000
+
+_FIRST_SOFTNESS, _LEAST_SOFTNESS, _SHRINK = 1e-2, 1e-8, 0.25
+"""Where τ starts and where it must end, in units of the temperature, and what a round leaves."""
+
+
+class _Point(NamedTuple):
+    """Weights, a policy for them, and its action values (with softness, their soft ones)."""
+
+    weights: Float[np.ndarray, " feature"]
+    course: PolicyFactors
+    values: Float[np.ndarray, "context state action"]
+
+
+@final
+class SparseClimber(Climber):
+    """Keeps factors of sparse matrices in place of Ψ."""
+
+    def __init__(self, cmdp: TabularCMDP, data: ExpertData, config: IRLConfig, rounds: Rounds):
+        super().__init__(cmdp, data, config, rounds)
+        self._problem = sparse_newton.lay_out(cmdp)
+        self._system = SparseSystem if sparse_newton.stays_sparse(self._problem) else FullSystem
+        with jax.enable_x64(True):
+            self._experts = Experts(data, config, cmdp.num_actions, cmdp.num_features)
+
+    def climb(self, weights: Float[np.ndarray, " feature"], max_rounds: int) -> MAPResult | None:
+        with jax.enable_x64(True):
+            policy = self._plan(weights).policy
+            for step in range(1, min(max_rounds, PLAIN_ROUNDS) + 1):
+                found = self._maximise(weights, self._factor(policy))
+                plan = self._plan(found.weights)
+                mismatch = self._mismatch(found, plan.action_values)
+                if self._rounds.settled(mismatch):
+                    return self._result(found, mismatch, step)
+                weights, policy = found.weights, plan.policy
+        return self.climb_ties(weights, max_rounds)
+
+    def climb_ties(
+        self, weights: Float[np.ndarray, " feature"], max_rounds: int
+    ) -> MAPResult | None:
+        """The rounds after the plain ones."""
+        with jax.enable_x64(True):
+            softness, near = _FIRST_SOFTNESS, self._plan(weights).action_values
+            for step in range(PLAIN_ROUNDS + 1, max_rounds + 1):
+                soft = self._maximise_soft(weights, softness * self._config.temperature, near)
+                found = self._maximise(soft.weights, soft.course)
+                mismatch = self._mismatch(found, self._plan(found.weights).action_values)
+                if self._rounds.settled(mismatch):
+                    return self._result(found, mismatch, step)
+                weights, near = soft.weights, soft.values
+                softness *= _SHRINK
+                if softness < _LEAST_SOFTNESS:
+                    break
+        return None
+
+    def _maximise(self, weights: Float[np.ndarray, " feature"], course: PolicyFactors) -> _Point:
+        """ω that maximises the log posterior for the Ψ of one policy, as `irl.map_estimate`."""
+
+        def put(weights, near):
+            reward = self._features @ weights
+            return _Point(
+                weights, course, sparse_newton.action_values(self._problem, course, reward)
+            )
+
+        def curve(point, explained, flow):
+            return explained.blocks
+
+        return self._ascend(put(weights, None), put, curve, _MAX_STEPS, _STEP_TOLERANCE)
+
+    def _maximise_soft(
+        self,
+        weights: Float[np.ndarray, " feature"],
+        softness: float,
+        near: Float[np.ndarray, "context state action"],
+    ) -> _Point:
+        """The same for soft action values, which bend with ω where choices nearly tie."""
+
+        def put(weights, near):
+            return self._soften(weights, softness, near)
+
+        def curve(point, explained, flow):
+            # Where more value would hurt, a tie is a ridge. Elsewhere it is a valley, whose
+            # curvature has the wrong sign for a maximum and is left out.
+            ridges = np.maximum(-flow, 0)[..., None, None] / softness
+            return explained.blocks + ridges * spread(point.course.policy)
+
+        return self._ascend(put(weights, near), put, curve, _SOFT_STEPS, _SOFT_STEP_TOLERANCE)
+
+    def _ascend(
+        self,
+        point: _Point,
+        put: Callable[[Float[np.ndarray, " feature"], np.ndarray], _Point],
+        curve: Callable[[_Point, Explanation, np.ndarray], np.ndarray],
+        max_steps: int,
+        tolerance: float,
+    ) -> _Point:
+        """Newton's method with backtracking; `put` says what comes with weights."""
+        experts, precision = self._experts, 1 / self._config.weight_variance
+        height = experts.log_posterior(point.weights, point.values)
+        for _ in range(max_steps):
+            explained = experts.explain(point.values)
+            gradient, flow = sparse_newton.pull_back(self._problem, point.course, explained.slopes)
+            gradient = gradient + experts.prior_slopes(point.weights)
+            blocks = curve(point, explained, flow)
+            try:
+                system = self._system(self._problem, point.course, blocks, precision)
+            except (RuntimeError, np.linalg.LinAlgError):
+                return point  # singular but for rounding: ridges are as steep as can be told
+            move = system.solve(gradient)
+            slope = float(gradient @ move)
+            rounding, scale = 16 * np.finfo(np.float64).eps * abs(height), 1.0
+            while True:
+                tried = put(point.weights + scale * move, point.values)
+                reached = experts.log_posterior(tried.weights, tried.values)
+                if reached - height + rounding >= 1e-4 * scale * slope:
+                    point, height = tried, reached
+                    break
+                scale /= 2
+                if scale <= 1e-10:
+                    return point
+            if not slope > tolerance**2:
+                break
+        return point
+
+    def _soften(
+        self,
+        weights: Float[np.ndarray, " feature"],
+        softness: float,
+        near: Float[np.ndarray, "context state action"],
+    ) -> _Point:
+        """Solves Q = r + γ P τ log Σ exp(Q / τ) by policy iteration, which is Newton's method."""
+        reward = self._features @ weights
+        rounding = 8 * np.finfo(np.float64).eps / (1 - self._cmdp.gamma)  # of the solves
+        for _ in range(_SOFT_PLANS):
+            log_policy = special.log_softmax(near / softness, axis=-1)
+            bonus = -softness * (np.exp(log_policy) * log_policy).sum(-1)
+            course = self._factor(np.exp(log_policy))
+            values = sparse_newton.action_values(self._problem, course, reward, bonus)
+            error = np.abs(values - near).max()
+            if error <= max(1e-8 * softness, rounding * np.abs(values).max()):
+                return _Point(weights, course, values)
+            near = values
+        raise PlanningError(
+            f"Soft action values did not settle within {_SOFT_PLANS} rounds on "
+            f"{self._cmdp.num_states} states; allow a higher temperature."
+        )
+
+    def _factor(self, policy: Float[np.ndarray, "context state action"]) -> PolicyFactors:
+        return sparse_newton.factor_policy(self._problem, policy)
+
+    def _mismatch(self, point: _Point, optimal: Float[np.ndarray, "context state action"]) -> float:
+        error = (optimal - point.values)[:, self._data.visited]
+        return float(np.abs(error).max() / self._config.temperature)
+
+    def _result(self, point: _Point, mismatch: float, step: int) -> MAPResult:
+        experts, precision = self._experts, 1 / self._config.weight_variance
+        blocks = experts.explain(point.values).blocks
+        covariance = self._system(self._problem, point.course, blocks, precision).inverse()
+        covariance = experts.correct(covariance, self._problem, point.course, point.values)
+        return MAPResult(
+            RewardPosterior(point.weights, covariance),
+            experts.log_posterior(point.weights, point.values),
+            mismatch,
+            step,
+        )

@@ -1,0 +1,80 @@
+"""Inverse reinforcement learning that leaves something out: the exploration prior, the contexts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bigtrain.data import Demonstrations
+from bigtrain.finite import transitions
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.exact.bayes import BayesSolution
+from bigtrain.finite.exact.solve import SolveConfig, solve
+from bigtrain.result import FitResult
+from bigtrain.runs.events import Callback
+
+
+def solve_without_prior(
+    cmdp: TabularCMDP,
+    demonstrations: Demonstrations,
+    *,
+    reward_range: tuple[float, float],
+    config: SolveConfig = SolveConfig(),
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult[TabularCMDP, BayesSolution]:
+    """Maximum-entropy IRL, the paper's "No-Prior": nobody says what exploring may cost.
+
+    Experts never had to explore, so the inferred reward speaks against it.
+    """
+    return solve(
+        cmdp,
+        demonstrations,
+        reward_range=reward_range,
+        exploration=None,
+        config=config,
+        seed=seed,
+        callbacks=callbacks,
+    )
+
+
+def solve_averaged(
+    cmdp: TabularCMDP,
+    demonstrations: Demonstrations,
+    *,
+    reward_range: tuple[float, float],
+    config: SolveConfig = SolveConfig(),
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult[TabularCMDP, BayesSolution]:
+    """The same with contexts averaged out, the naive IRL of section 5.2.
+
+    To the inference all experts acted in one MDP, that of `average_contexts`; the policy is the
+    Bayes-optimal one of the problem as it is.
+    """
+    return solve(
+        cmdp,
+        demonstrations,
+        reward_range=reward_range,
+        exploration=None,
+        config=config,
+        seed=seed,
+        callbacks=callbacks,
+        inference_cmdp=average_contexts(cmdp),
+    )
+
+
+def average_contexts(cmdp: TabularCMDP) -> TabularCMDP:
+    """The one MDP that has the prior's mean dynamics: what IRL sees that infers no contexts."""
+    successors, probabilities = cmdp.transitions
+    mean = np.tensordot(cmdp.context_prior, probabilities, 1)[None]
+    return TabularCMDP(
+        transitions.Transitions(successors, mean),
+        [1.0],
+        cmdp.initial,
+        gamma=cmdp.gamma,
+        features=cmdp.feature_table,
+        observations=cmdp.observer,
+        state_names=cmdp.state_names,
+        action_names=cmdp.action_names,
+        context_names=["averaged"],
+    )

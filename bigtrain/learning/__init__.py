@@ -1,0 +1,1 @@
+"""What learners share: networks, linear heads, devices."""

@@ -1,0 +1,253 @@
+"""Phase 1, the dynamics: contextual successor features Ψ(s, a, θ), learned (appendix B).
+
+A network over observation and context ends in a linear head. All of it follows the gradient of the
+paper's losses; the head alone can also be put where the expected update vanishes, by least squares.
+
+States are evaluated once each, however often they occur: losses speak of `Steps` between the rows
+of a `Batch`.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+
+from bigtrain.errors import ConfigError
+from bigtrain.learning import heads
+from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk
+
+
+@dataclass(frozen=True)
+class SuccessorConfig:
+    """How Ψ is learned.
+
+    `simulator_weight` is the paper's β. `target_period` is how many updates the target network
+    stays behind. Actions whose successor features differ by `resolution` or less, counted in
+    visits, are taken to be the same. `ridge` and `proximity` steady the least squares.
+    """
+
+    network: NetworkConfig = NetworkConfig()
+    learning_rate: float = 2e-4
+    decay: bool = True
+    max_gradient_norm: float = 0.5
+    simulator_weight: float = 1.0
+    target_period: int = 1
+    resolution: float = 0.05
+    ridge: float = 1e-4
+    proximity: float = 1e-5
+
+    def __post_init__(self):
+        positive = ("learning_rate", "max_gradient_norm", "target_period", "ridge", "proximity")
+        for name in positive:
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}.")
+        for name in ("simulator_weight", "resolution"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+
+
+@final
+class SuccessorNetwork(eqx.Module):
+    """Ψ = ν + γ/(1−γ) · head(trunk(encoder(observation), θ)) (design, point 4).
+
+    What the head gives is a discounted mean of features to come, so it has their size whatever
+    the horizon. The context enters as a vector as large as what the observation has become, so
+    that neither drowns the other. `examples` are observations such as will come.
+    """
+
+    encoder: Encoder
+    entry: Trunk
+    contexts: Float[Array, "context width"]
+    trunk: Trunk
+    head: Float[Array, "action hidden feature"]
+    gamma: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        examples: Shaped[Array, "example ..."],
+        *,
+        num_contexts: int,
+        num_actions: int,
+        num_features: int,
+        gamma: float,
+        config: NetworkConfig,
+        key: PRNGKeyArray,
+    ):
+        key_encoder, key_entry, key_contexts, key_trunk = jax.random.split(key, 4)
+        width = config.width
+        self.encoder = Encoder(examples, config, key=key_encoder)
+        self.entry = Trunk((self.encoder.size, width), key=key_entry)
+        self.contexts = jax.random.normal(key_contexts, (num_contexts, width))
+        self.trunk = Trunk((width,) * config.depth, key=key_trunk)
+        self.head = jnp.zeros((num_actions, width + 1, num_features))
+        self.gamma = gamma
+
+    def hidden(self, observations: Shaped[Array, "row ..."]) -> Float[Array, "context row hidden"]:
+        """What the head sees, with a constant at the end, in every context."""
+        codes = jax.vmap(lambda seen: self.entry(self.encoder(seen)))(observations)
+
+        def one(context, code):
+            values = self.trunk(jax.nn.relu(code + context))
+            return jnp.append(jax.nn.relu(values), 1) / jnp.sqrt(len(values))
+
+        return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(self.contexts, codes)
+
+    def read_out(
+        self,
+        hidden: Float[Array, "context row hidden"],
+        features: Float[Array, "row action feature"],
+    ) -> Float[Array, "context row action feature"]:
+        """Ψ of every action, from `hidden` and ν."""
+        ahead = jnp.einsum("crh,ahd->crad", hidden, self.head)
+        return features + self.gamma / (1 - self.gamma) * ahead
+
+    def __call__(
+        self,
+        observations: Shaped[Array, "row ..."],
+        features: Float[Array, "row action feature"],
+    ) -> Float[Array, "context row action feature"]:
+        """Ψ(s, a, θ) of a batch of states, every action and context."""
+        return self.read_out(self.hidden(observations), features)
+
+
+class Steps(eqx.Module):
+    """Steps from row to row of a batch, and how much each counts in each context.
+
+    `next_actions` are the expert's own; None stands for the greedy ones.
+    """
+
+    rows: Int[Array, " step"]
+    actions: Int[Array, " step"]
+    next_rows: Int[Array, " step"]
+    weights: Float[Array, "context step"]
+    next_actions: Int[Array, " step"] | None = None
+
+
+class Batch(eqx.Module):
+    """States, each to be evaluated once, and the steps that lead from one to another."""
+
+    observations: Shaped[Array, "row ..."]
+    features: Float[Array, "row action feature"]
+    expert: Steps
+    simulated: Steps
+
+
+def merge_ties(
+    successor_features: Float[Array, "*place action feature"], resolution: float
+) -> Float[Array, "*place action feature"]:
+    """Gives each action the mean of those that differ from it by `resolution` or less.
+
+    Where experts choose at random because it does not matter what they do, the likelihood weighs
+    any difference, however small, by the number of such choices: errors of 1e-4 in Ψ outweigh
+    everything else that demonstrations show. See
+    docs/decisions/0006-ties-have-a-resolution.md.
+    """
+    centred = successor_features - successor_features.mean(-2, keepdims=True)
+    distances = jnp.abs(centred[..., :, None, :] - centred[..., None, :, :]).max(-1)
+    alike = (distances <= resolution).astype(centred.dtype)
+    alike = alike / alike.sum(-1, keepdims=True)
+    return successor_features.mean(-2, keepdims=True) + alike @ centred
+
+
+def greedy_actions(
+    successor_features: Float[Array, "context row action feature"],
+    reward_weights: Float[Array, " feature"],
+    resolution: float,
+) -> Int[Array, "context row"]:
+    """argmax_a Ψ(s, a, θ)·ω, the first of equals."""
+    values = merge_ties(successor_features, resolution) @ reward_weights
+    return jnp.argmax(values, axis=-1)
+
+
+def td_errors(
+    successor_features: Float[Array, "context row action feature"],
+    targets: Float[Array, "context row action feature"],
+    features: Float[Array, "row action feature"],
+    steps: Steps,
+    greedy: Int[Array, "context row"],
+    gamma: float,
+) -> Float[Array, "context step feature"]:
+    """ν(s, a) + γ Ψ'(s', a') − Ψ(s, a) of every step (appendix B)."""
+    each = jnp.arange(len(successor_features))[:, None]
+    chosen = steps.next_actions
+    following = greedy[:, steps.next_rows] if chosen is None else chosen[None]
+    ahead = targets[each, steps.next_rows, following]
+    present = successor_features[:, steps.rows, steps.actions]
+    return features[steps.rows, steps.actions] + gamma * ahead - present
+
+
+def _mean_square(errors: Float[Array, "context step feature"], steps: Steps) -> Float[Array, ""]:
+    total = jnp.maximum(steps.weights.sum(), 1e-12)
+    return (steps.weights * (errors**2).sum(-1)).sum() / total
+
+
+def losses(
+    successor_features: Float[Array, "context row action feature"],
+    targets: Float[Array, "context row action feature"],
+    batch: Batch,
+    greedy: Int[Array, "context row"],
+    gamma: float,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """L_Expert and L_Simulator, in units of (1−γ)Ψ."""
+    expert, simulated = (
+        _mean_square(
+            td_errors(successor_features, targets, batch.features, steps, greedy, gamma), steps
+        )
+        for steps in (batch.expert, batch.simulated)
+    )
+    return (1 - gamma) ** 2 * expert, (1 - gamma) ** 2 * simulated
+
+
+def solve_head(
+    network: SuccessorNetwork,
+    batch: Batch,
+    reward_weights: Float[Array, " feature"],
+    config: SuccessorConfig,
+    *,
+    num_steps: int = 8,
+) -> SuccessorNetwork:
+    """Moves the head to where the expected update of all steps vanishes, for a fixed trunk."""
+    if network.gamma == 0:
+        return network  # Ψ = ν, whatever the head
+    hidden = network.hidden(batch.observations)
+    present = network.read_out(hidden, batch.features)
+    greedy = greedy_actions(present, reward_weights, config.resolution)
+    parts = ((batch.expert, 1.0), (batch.simulated, config.simulator_weight))
+    num_actions, width, num_features = network.head.shape
+    size = num_actions * width
+    here, step_ahead, weights = [], [], []
+    for steps, share in parts:
+        chosen = steps.next_actions
+        chosen = greedy[:, steps.next_rows] if chosen is None else chosen[None]
+        acts = jax.nn.one_hot(steps.actions, num_actions)[None]
+        next_acts = jax.nn.one_hot(chosen, num_actions)
+        x = acts[..., None] * hidden[:, steps.rows, None]
+        x_next = next_acts[..., None] * hidden[:, steps.next_rows, None]
+        here.append(x.reshape(-1, size))
+        step_ahead.append((x - network.gamma * x_next).reshape(-1, size))
+        weights.append((steps.weights * share / jnp.maximum(steps.weights.sum(), 1e-12)).ravel())
+    inputs, differences = jnp.concatenate(here), jnp.concatenate(step_ahead)
+    weighted = inputs * jnp.concatenate(weights)[:, None]
+    factors = heads.factorise(
+        weighted.T @ inputs,
+        weighted.T @ differences,
+        ridge=config.ridge,
+        proximity=config.proximity,
+    )
+    scale = (1 - network.gamma) / network.gamma
+
+    def improve(head, _):
+        moved = eqx.tree_at(lambda n: n.head, network, head).read_out(hidden, batch.features)
+        errors = [
+            td_errors(moved, moved, batch.features, steps, greedy, network.gamma)
+            for steps, _ in parts
+        ]
+        flat = jnp.concatenate([part.reshape(-1, num_features) for part in errors])
+        step = heads.step(factors, weighted.T @ (flat * scale))
+        return head + step.reshape(head.shape), None
+
+    head, _ = jax.lax.scan(improve, network.head, length=num_steps)
+    return eqx.tree_at(lambda n: n.head, network, head)
