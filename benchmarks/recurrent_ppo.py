@@ -25,10 +25,12 @@ from rich.progress import track
 from rich.table import Table
 
 from bigtrain import CostOfExploration, Fixed, TabularCMDP, demonstrate, envs, exact, regret
-from bigtrain.bayes_rl import BayesRLConfig, learn_policy
-from bigtrain.evaluate import Regret, never_exploring_value
+from bigtrain.bayes_rl import BayesRLConfig
+from bigtrain.evaluate import Regret
 from bigtrain.exploration import predictive_reward
 from bigtrain.finite.envs.tiger_treasure import LISTEN, S0, ST
+from bigtrain.finite.evaluation import never_exploring_value
+from bigtrain.phases.learn import learn_policy
 
 K = 0.5
 BOUND = 0.01

@@ -33,7 +33,7 @@ from bigproto.v1 import policy_pb2 as wire
 from bigproto.v1 import policy_pb2_grpc
 from bigtrain import demonstrate, envs, solve
 from bigtrain.bundle import save_bundle
-from bigtrain.finite.tracker import FilterTracker
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 
@@ -269,7 +269,7 @@ def make_bundle(path: Path) -> None:
         config=PolicyConfig(NetworkConfig(width=16, depth=1), core="gru", core_width=UNITS),
         key=jax.random.key(0),
     )
-    policy = NetworkPolicy(FilterTracker(cmdp), network, 0.0, 1.0, cmdp.gamma)
+    policy = NetworkPolicy(FiniteInference(cmdp), network, 0.0, 1.0, cmdp.gamma)
     save_bundle(dataclasses.replace(result, policy=policy), path)
 
 

@@ -28,11 +28,12 @@ from rich.progress import track
 from rich.table import Table
 
 from bigtrain import Demonstrations, IRLConfig, TabularCMDP, demonstrate, envs, exact, infer_reward
-from bigtrain.bayes_rl import BayesRLConfig, learn_policies
+from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bayes_rl import learner as policy_learner
 from bigtrain.bayes_rl.learn import make_learner as make_policy_learner
 from bigtrain.bayes_rl.rewards import prepare
 from bigtrain.learning.networks import Convolution
+from bigtrain.phases.learn import learn_policies
 from bigtrain.reward import fast, learner, paper_tiger_treasure
 from bigtrain.reward.infer import make_learner
 
@@ -238,7 +239,7 @@ def policies() -> Table:
             clock(advance)  # compiles
             seconds = min(clock(advance)[0] for _ in range(3)) / (5 * config.num_updates)
             alone = alone or seconds
-            width, rows = config.model.network.width, config.lanes.hyperstate_batch_size
+            width, rows = config.model.network.width, config.rollout.hyperstate_batch_size
             flops = 3 * 2 * rows * width * (width + env.num_actions) * count
             table.add_row(
                 name,

@@ -1,46 +1,75 @@
 """BIG: learn from an expert who saw more than you ever will.
 
-State a problem (`envs.make`, `TabularCMDP`), collect demonstrations (`demonstrate`,
-`Demonstrations.load`), say what exploring may cost (`CostOfExploration`), and `fit` a policy, or
-`solve` for it where the problem is finite.
+State a problem (`envs.make`, `TabularCMDP`, a `CMDP` in JAX, a `HostSimulator`), collect
+demonstrations (`demonstrate`, `Demonstrations.load`), say what exploring may cost
+(`CostOfExploration`), and `fit` a policy, or `solve` for it where the problem is finite.
 """
 
 from bigtrain import baselines, bayes_rl, envs, errors, reward, runs
 from bigtrain.bayes_rl import BayesRLConfig
+from bigtrain.belief import BeliefConfig, BeliefInfo, Categorical, InferenceModel
 from bigtrain.bundle import load_bundle
 from bigtrain.data import Demonstrations, Trajectory
-from bigtrain.evaluate import Evaluation, evaluate, evaluate_exactly, policy_value, regret
+from bigtrain.evaluate import Evaluation, evaluate
 from bigtrain.exploration import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform
 from bigtrain.finite import exact
 from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.evaluation import evaluate_exactly, policy_value, regret
 from bigtrain.finite.exact import SolveConfig, solve
 from bigtrain.finite.expert import demonstrate, plan_expert
+from bigtrain.finite.route import FiniteRoute
 from bigtrain.finite.transitions import Transitions
 from bigtrain.fit import FitConfig, fit
-from bigtrain.problem import CMDP
+from bigtrain.phases.infer import InferredReward, infer_reward
+from bigtrain.phases.learn import LearnedPolicy, learn_policies, learn_policy
+from bigtrain.problem import (
+    CMDP,
+    NO_ACTION,
+    ActionSpace,
+    Actor,
+    Contexts,
+    Discrete,
+    HostSimulator,
+    Simulator,
+    Trajectories,
+)
 from bigtrain.result import FitResult
-from bigtrain.reward import InferenceConfig, InferredReward, infer_reward
+from bigtrain.reward import InferenceConfig
 from bigtrain.reward.irl import IRLConfig
 from bigtrain.runs import Event
 
 __all__ = [
+    "ActionSpace",
+    "Actor",
     "BayesRLConfig",
+    "BeliefConfig",
+    "BeliefInfo",
     "CMDP",
+    "Categorical",
+    "Contexts",
     "CostOfExploration",
     "Demonstrations",
+    "Discrete",
     "Evaluation",
     "Event",
+    "FiniteRoute",
     "FitConfig",
     "FitResult",
     "Fixed",
+    "HostSimulator",
     "IRLConfig",
     "InferenceConfig",
+    "InferenceModel",
     "InferredReward",
     "KPrior",
+    "LearnedPolicy",
     "MaximumEntropy",
+    "NO_ACTION",
+    "Simulator",
     "SolveConfig",
     "TabularCMDP",
     "Task",
+    "Trajectories",
     "Trajectory",
     "Transitions",
     "Uniform",
@@ -54,11 +83,13 @@ __all__ = [
     "exact",
     "fit",
     "infer_reward",
-    "reward",
+    "learn_policies",
+    "learn_policy",
     "load_bundle",
     "plan_expert",
     "policy_value",
     "regret",
+    "reward",
     "runs",
     "solve",
 ]

@@ -2,6 +2,7 @@
 
 BigTrainError
 ├── CMDPError             a problem that is stated wrongly
+├── SimulatorError        a simulator that is stated wrongly, or does what it may not
 ├── DemonstrationError    demonstrations, or a file of them, that cannot be used
 ├── ConfigError           a setting outside what it may be
 ├── CheckpointError       a checkpoint, or a file beside it, that cannot be gone on from
@@ -28,6 +29,10 @@ class BigTrainError(Exception):
 
 class CMDPError(BigTrainError, ValueError):
     """A contextual MDP, or a part of one, is stated wrongly."""
+
+
+class SimulatorError(BigTrainError, ValueError):
+    """A simulator is stated wrongly, or shows what it said it would not."""
 
 
 class DemonstrationError(BigTrainError, ValueError):

@@ -8,16 +8,14 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Bool, Float, Int
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
@@ -26,8 +24,8 @@ from matplotlib.patches import Patch
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import PredictiveReward
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.policy import Policy
-from bigtrain.problem import CMDP, NO_ACTION
+from bigtrain.policy import Policy, PolicyActor
+from bigtrain.problem import Simulator
 from bigtrain.result import FitResult
 from bigtrain.runs import Event, metric_values
 
@@ -143,7 +141,7 @@ def draw_learning(*histories: Sequence[Event]) -> Figure:
 
 @styled
 def draw_beliefs(
-    policy: Policy, cmdp: CMDP, *, episodes: int = 2, horizon: int = 20, seed: int = 0
+    policy: Policy, cmdp: Simulator, *, episodes: int = 2, horizon: int = 20, seed: int = 0
 ) -> Figure:
     """What the policy believes and does in some episodes of each of the likeliest contexts.
 
@@ -152,11 +150,10 @@ def draw_beliefs(
     """
     order = np.argsort(-np.asarray(cmdp.context_prior), kind="stable")[: len(COLOURS)].tolist()
     shown = order[:_MOST_CONTEXTS]
-    contexts, actions = _names(cmdp)
+    contexts, actions = cmdp.context_names, cmdp.action_names
     figure = Figure(figsize=(0.8 + 2.9 * len(shown), 0.6 + 1.5 * episodes))
     grid = figure.subplots(episodes, len(shown), squeeze=False, sharey=True)
-    keys = jax.random.split(jax.random.key(seed), (len(shown), episodes))
-    traces = jax.tree.map(np.asarray, _play(cmdp, policy, keys, jnp.asarray(shown), horizon))
+    traces = _play(cmdp, policy, shown, episodes, horizon, seed)
     width = 1 + max(np.nonzero(traces.changed)[-1], default=0)
     for column, context in enumerate(shown):
         grid[0, column].set_title(f"context {contexts[context]}")
@@ -301,36 +298,34 @@ def _draw_curves(
 class _Trace(NamedTuple):
     """What happened in an episode, or in many, step by step."""
 
-    beliefs: Float[np.ndarray | Array, "*batch step context"]
-    actions: Int[np.ndarray | Array, "*batch step"]
-    changed: Bool[np.ndarray | Array, "*batch step"]
+    beliefs: Float[np.ndarray, "*batch step context"]
+    actions: Int[np.ndarray, "*batch step"]
+    changed: Bool[np.ndarray, "*batch step"]
 
 
-@eqx.filter_jit
 def _play(
-    cmdp: CMDP,
+    simulator: Simulator,
     policy: Policy,
-    keys: Key[Array, "context episode"],
-    contexts: Int[Array, " context"],
+    contexts: Sequence[int],
+    episodes: int,
     horizon: int,
+    seed: int,
 ) -> _Trace:
-    def advance(context, carry, key_step):
-        state, memory, action = carry
-        key_action, key_next = jax.random.split(key_step)
-        seen = cmdp.observe(state)
-        memory, decision = policy.step(memory, seen, action)
-        action = jax.random.categorical(key_action, jnp.log(decision.probs)).astype(jnp.int32)
-        following = cmdp.step(key_next, state, action, context)
-        changed = jnp.any(cmdp.observe(following) != seen)
-        return (following, memory, action), _Trace(decision.belief.probs, action, changed)
-
-    def episode(key, context):
-        key_reset, key_steps = jax.random.split(key)
-        begin = (cmdp.reset(key_reset, context), policy.init(), jnp.asarray(NO_ACTION, jnp.int32))
-        keys_steps = jax.random.split(key_steps, horizon)
-        return jax.lax.scan(partial(advance, context), begin, keys_steps)[1]
-
-    return jax.vmap(jax.vmap(episode, (0, None)))(keys, contexts)
+    """So many episodes in each context."""
+    told = jnp.repeat(jnp.asarray(contexts, jnp.int32), episodes)
+    played = simulator.collect(
+        PolicyActor(simulator, policy),
+        jax.random.key(seed),
+        num_envs=len(told),
+        horizon=horizon,
+        restart=False,
+        contexts=told,
+    )
+    seen = np.asarray(jax.jit(jax.vmap(jax.vmap(simulator.observe)))(played.states))
+    changed = (seen[:, 1:] != seen[:, :-1]).reshape(len(told), horizon, -1).any(-1)
+    parts = np.asarray(played.notes.probs)[:, :-1], np.asarray(played.actions)[:, :-1], changed
+    shape = (len(contexts), episodes)
+    return _Trace(*(part.reshape(*shape, *part.shape[1:]) for part in parts))
 
 
 def _draw_trace(axes: Axes, trace: _Trace, order: Sequence[int], actions: Sequence[str]) -> None:
@@ -346,10 +341,3 @@ def _draw_trace(axes: Axes, trace: _Trace, order: Sequence[int], actions: Sequen
     axes.tick_params(axis="x", length=0)
     axes.set_yticks([0, 0.5, 1])
     axes.set_ylim(0, 1)
-
-
-def _names(cmdp: CMDP) -> tuple[tuple[str, ...], ...]:
-    """Of contexts, and of actions."""
-    if isinstance(cmdp, TabularCMDP):
-        return cmdp.context_names, cmdp.action_names
-    return tuple(tuple(map(str, range(n))) for n in (cmdp.num_contexts, cmdp.num_actions))

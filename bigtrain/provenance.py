@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bigtrain.data import Demonstrations
-from bigtrain.problem import CMDP
+from bigtrain.problem import Simulator
 from bigtrain.runs.settings import flatten
 
 PACKAGES = ("big-imitation", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
@@ -36,7 +36,7 @@ class Provenance:
 
 def trace(
     method: Literal["fit", "solve"],
-    cmdp: CMDP,
+    cmdp: Simulator,
     demonstrations: Demonstrations,
     *,
     settings: Mapping[str, Any],
@@ -54,7 +54,7 @@ def trace(
     )
 
 
-def digest(cmdp: CMDP) -> str:
+def digest(cmdp: Simulator) -> str:
     """SHA-256 of the kind of problem, its discount and all its arrays."""
     result = hashlib.sha256(f"{type(cmdp).__qualname__} {cmdp.gamma!r}\n".encode())
     for leaf in jax.tree.leaves(cmdp):

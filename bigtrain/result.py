@@ -10,17 +10,18 @@ import numpy as np
 from jaxtyping import Float
 
 from bigtrain.errors import ConfigError
-from bigtrain.evaluate import Evaluation, Regret, Reward, evaluate, regret
+from bigtrain.evaluate import Evaluation, Regret, Reward, evaluate
 from bigtrain.exploration import PredictiveReward
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.evaluation import regret
 from bigtrain.finite.exact.bayes import BayesSolution
 from bigtrain.policy import Policy
-from bigtrain.problem import CMDP
+from bigtrain.problem import Simulator
 from bigtrain.provenance import Provenance
 from bigtrain.reward.successor import SuccessorNetwork
 from bigtrain.runs.events import Event
 
-Problem = TypeVar("Problem", bound=CMDP)
+Problem = TypeVar("Problem", bound=Simulator)
 Proof = TypeVar("Proof", bound=BayesSolution | None)
 
 
@@ -71,9 +72,8 @@ class FitResult(Generic[Problem, Proof]):
         seed: int | Sequence[int] = 0,
     ) -> Evaluation:
         """Plays the policy. The reward is the task's true one, or else the inferred one."""
-        task = self.cmdp.task if isinstance(self.cmdp, TabularCMDP) else None
-        if reward is None and task is None:
-            reward = self.reward if isinstance(self.cmdp, TabularCMDP) else self.reward.mean
+        if reward is None and self.cmdp.task is None:
+            reward = self.reward
         return evaluate(
             self.policy, self.cmdp, reward=reward, episodes=episodes, horizon=horizon, seed=seed
         )
@@ -84,15 +84,10 @@ class FitResult(Generic[Problem, Proof]):
             raise ConfigError(
                 "Regret is known of finite problems only. Compare returns by `evaluate`."
             )
-        exploration = self.reward.exploration
-        explored = None
-        if exploration is not None:
-            explored = np.flatnonzero(exploration.mask(self.cmdp).any(-1)).tolist()
         return regret(
             self.policy,
             self.cmdp,
             reward=reward or self.reward,
-            exploration_states=explored,
             optimal=self.certificate if reward is None else None,
         )
 

@@ -25,7 +25,7 @@ from bigtrain import (
 from bigtrain.belief import Posterior
 from bigtrain.bundle.container import seal, unseal
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.tracker import FilterTracker
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 from bigtrain.result import Measured
@@ -78,7 +78,7 @@ def learned(
     counts = {"num_contexts": cmdp.num_contexts, "num_actions": cmdp.num_actions}
     config = PolicyConfig(SMALL, core=core, core_width=5)
     network = ValueNetwork(seen, config=config, key=keys[0], **counts)
-    tracker: Posterior | FilterTracker = FilterTracker(cmdp)
+    tracker: Posterior | FiniteInference = FiniteInference(cmdp)
     if belief == "learned":
         tracker = shaken(
             Posterior(

@@ -15,7 +15,7 @@ import pytest
 from problems import Hidden, dense, kaelbling_tiger, random_cmdp
 
 from bigtrain import CostOfExploration, Event, Fixed, TabularCMDP, envs
-from bigtrain.bayes_rl import BayesRLConfig, LanesConfig, LearnedPolicy, backups, learn_policies
+from bigtrain.bayes_rl import BayesRLConfig, RolloutConfig, backups
 from bigtrain.bayes_rl.config import paper_tiger_maze, paper_tiger_treasure
 from bigtrain.bayes_rl.lanes import Lanes, roll_out
 from bigtrain.bayes_rl.learn import make_learner
@@ -23,14 +23,15 @@ from bigtrain.bayes_rl.learner import Learner, track, weigh_errors
 from bigtrain.bayes_rl.rewards import Numbers, RewardModel, prepare
 from bigtrain.belief import Belief, ExactFilter, Posterior, filter_trajectory
 from bigtrain.errors import ConfigError
-from bigtrain.evaluate import never_exploring_value
 from bigtrain.exploration import PredictiveReward
 from bigtrain.finite import hyperstate_table as hyperstates
+from bigtrain.finite.evaluation import never_exploring_value
 from bigtrain.finite.exact import solve_bayes
 from bigtrain.finite.exact.bayes import BayesConfig
 from bigtrain.finite.hyperstate_table import Met
-from bigtrain.finite.tracker import FilterTracker
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
+from bigtrain.phases.learn import LearnedPolicy, learn_policies
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 from bigtrain.policy.network import Core
 from bigtrain.problem import NO_ACTION
@@ -43,7 +44,7 @@ TIGER_REWARD = np.array([-52.35, 5, 5, -100, -4.07, 10])
 """The rescaled MAP reward of test_known_answers.py, with k = 0.5: listen for two net hearings."""
 SMALL = BayesRLConfig(
     model=PolicyConfig(network=NetworkConfig(width=32, depth=2), core_width=8),
-    lanes=LanesConfig(num_environments=16, horizon=20, replay_size=64, settling_batch_size=32),
+    rollout=RolloutConfig(num_environments=16, horizon=20, replay_size=64, settling_batch_size=32),
     num_iterations=4,
     num_updates=5,
     max_rounds=4,
@@ -146,7 +147,7 @@ def test_lanes_explore_from_not_at_all_to_twice_epsilon():
 def test_lanes_unrolled_are_what_the_policy_sees_step_by_step(core):
     network, lanes = value_network(TIGER, core), tiger_lanes(core)
     values = np.asarray(backups.unroll(TIGER, network, lanes) @ network.head.T)
-    policy = NetworkPolicy(FilterTracker(TIGER), network, 0.0, 1.0, TIGER.gamma)
+    policy = NetworkPolicy(FiniteInference(TIGER), network, 0.0, 1.0, TIGER.gamma)
     step = eqx.filter_jit(policy.step)
     for place in split(lanes)[-6:]:
         memory = policy.init()
@@ -606,9 +607,9 @@ def test_the_result_tells_how_it_came_about():
         (lambda: BayesRLConfig(target_rate=1.5), "`target_rate` must be above 0 and at most 1"),
         (lambda: BayesRLConfig(target_regret=-0.1), "`target_regret` must not be negative"),
         (lambda: BayesRLConfig(num_iterations=0, max_rounds=0), "nothing would be learned"),
-        (lambda: LanesConfig(epsilon_end=1.5), "`epsilon_end` must be from 0 to 1, got 1.5"),
-        (lambda: LanesConfig(horizon=0), "`horizon` must be at least 1, got 0"),
-        (lambda: LanesConfig(num_environments=11, replay_size=10), "`replay_size` must hold"),
+        (lambda: RolloutConfig(epsilon_end=1.5), "`epsilon_end` must be from 0 to 1, got 1.5"),
+        (lambda: RolloutConfig(horizon=0), "`horizon` must be at least 1, got 0"),
+        (lambda: RolloutConfig(num_environments=11, replay_size=10), "`replay_size` must hold"),
     ],
 )
 def test_settings_that_cannot_be(make, message):

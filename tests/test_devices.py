@@ -13,7 +13,7 @@ LEARN = textwrap.dedent(
     import json, sys
     import jax, numpy as np
     from bigtrain import bayes_rl, envs
-    from bigtrain.bayes_rl import BayesRLConfig, LanesConfig, learner as learning
+    from bigtrain.bayes_rl import BayesRLConfig, RolloutConfig, learner as learning
     from bigtrain.bayes_rl.learn import make_learner
     from bigtrain.bayes_rl.rewards import prepare
     from bigtrain.networks import NetworkConfig
@@ -21,7 +21,7 @@ LEARN = textwrap.dedent(
 
     env = envs.make("tiger-treasure")
     model = PolicyConfig(network=NetworkConfig(width=16), belief=sys.argv[1])
-    lanes = LanesConfig(num_environments=16, horizon=8, batch_size=16, hyperstate_batch_size=32)
+    lanes = RolloutConfig(num_environments=16, horizon=8, batch_size=16, hyperstate_batch_size=32)
     config = BayesRLConfig(model=model, lanes=lanes, num_iterations=4, num_updates=2)
     rewards, numbers = prepare(env, [env.task.reward], [1e-3], None)
     ready = make_learner(env, rewards, config)

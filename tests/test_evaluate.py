@@ -30,8 +30,9 @@ from bigtrain import (
 )
 from bigtrain.belief import Belief
 from bigtrain.errors import CMDPError, ConfigError, DemonstrationError
-from bigtrain.evaluate import Estimate, Evaluation, Regret, never_exploring_value
+from bigtrain.evaluate import Estimate, Evaluation, Regret
 from bigtrain.exploration import predictive_reward
+from bigtrain.finite.evaluation import never_exploring_value
 from bigtrain.finite.exact import BayesConfig, BayesSolution, evaluate_policy, plan, solve_bayes
 from bigtrain.finite.policies import MemorylessPolicy
 from bigtrain.policy import Decision, Policy

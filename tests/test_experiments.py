@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from scipy import optimize
 
 from bigtrain import BayesRLConfig, envs, experiments, load_bundle
-from bigtrain.bayes_rl import LearnedPolicy
 from bigtrain.cli import main
 from bigtrain.errors import CheckpointError, ConfigError
 from bigtrain.experiments import larger_mazes, learning, maps, neighbours, temperature
@@ -25,6 +24,7 @@ from bigtrain.experiments.findings import Claim, Findings, Picture, Table, read
 from bigtrain.experiments.statistics import estimate, span
 from bigtrain.finite.exact import solve_bayes
 from bigtrain.finite.expert import anywhere
+from bigtrain.phases.learn import LearnedPolicy
 from bigtrain.runs import Event
 
 # ── how an experiment is carried out ─────────────────────────────────────────────────────────────
@@ -254,7 +254,7 @@ def test_members_learn_as_many_at_a_time_as_there_is_room_for(tmp_path, monkeypa
         return learned
 
     monkeypatch.setattr(learning, "learn_policies", learn_policies)
-    moments = config.lanes.replay_size * (config.lanes.horizon + 1)
+    moments = config.rollout.replay_size * (config.rollout.horizon + 1)
     monkeypatch.setattr(learning, "_MOST_BYTES", 3 * moments * 4 * 7)
     table = np.ones((problem.num_states, problem.num_actions))
     rewards = {"a": [table, 2 * table], "b": [3 * table, 4 * table]}

@@ -39,7 +39,7 @@ from bigtrain import (
     load_bundle,
     solve,
 )
-from bigtrain.bayes_rl import LanesConfig
+from bigtrain.bayes_rl import RolloutConfig
 from bigtrain.belief import ExactFilter, filter_trajectory
 from bigtrain.bundle import dump_bundle
 from bigtrain.errors import ConfigError
@@ -64,7 +64,7 @@ SMALL = FitConfig(
     ),
     policy=BayesRLConfig(
         model=PolicyConfig(network=NetworkConfig(width=32, depth=2)),
-        lanes=LanesConfig(num_environments=16, horizon=20, replay_size=64),
+        rollout=RolloutConfig(num_environments=16, horizon=20, replay_size=64),
         num_iterations=4,
         num_updates=2,  # more, and the detour is learned before there is a second iteration
         num_hyperstates=64,

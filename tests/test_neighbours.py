@@ -20,8 +20,8 @@ from bigtrain import (
     solve,
 )
 from bigtrain.errors import CMDPError
-from bigtrain.evaluate import never_exploring_value
 from bigtrain.exploration import predictive_reward
+from bigtrain.finite.evaluation import never_exploring_value
 from bigtrain.finite.exact import BayesConfig, map_reward, planning, solve_bayes
 from bigtrain.finite.exact.hyperstates import Hyperstates
 from bigtrain.finite.expert import plan_expert

@@ -14,7 +14,7 @@ from bigtrain import TabularCMDP, envs
 from bigtrain.belief import ExactFilter, Posterior, filter_trajectory
 from bigtrain.belief.amortised import LEAST_LOG_PROB
 from bigtrain.errors import ConfigError
-from bigtrain.finite.tracker import FilterTracker
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import BLOCK, NetworkPolicy, PolicyConfig, ValueNetwork, compile_block
 from bigtrain.policy.network import Core
@@ -59,8 +59,8 @@ def posterior(core_width: int | None = None, prior: tuple[float, ...] = (0.5, 0.
 def policies() -> dict[str, NetworkPolicy]:
     options = (-3.0, 110.0, TIGER.gamma)
     return {
-        "filter": NetworkPolicy(FilterTracker(TIGER), value_network(), *options),
-        "filter and core": NetworkPolicy(FilterTracker(TIGER), value_network("gru"), *options),
+        "filter": NetworkPolicy(FiniteInference(TIGER), value_network(), *options),
+        "filter and core": NetworkPolicy(FiniteInference(TIGER), value_network("gru"), *options),
         "posterior and cores": NetworkPolicy(posterior(8), value_network("gru"), *options),
     }
 
@@ -100,8 +100,8 @@ def test_values_are_the_mean_and_what_each_action_adds():
 
 def test_decisions_are_in_units_of_the_reward():
     """Twice the scale and another baseline: the same action, and values that follow."""
-    plain = NetworkPolicy(FilterTracker(TIGER), value_network(), 0.0, 1.0, TIGER.gamma)
-    scaled = NetworkPolicy(FilterTracker(TIGER), value_network(), -3.0, 2.0, TIGER.gamma)
+    plain = NetworkPolicy(FiniteInference(TIGER), value_network(), 0.0, 1.0, TIGER.gamma)
+    scaled = NetworkPolicy(FiniteInference(TIGER), value_network(), -3.0, 2.0, TIGER.gamma)
     want = 2 * follow(plain, [S0, T1]) - 3 / (1 - 0.99)
     np.testing.assert_allclose(follow(scaled, [S0, T1]), want, rtol=1e-5)
 
@@ -271,7 +271,7 @@ def test_a_tracker_of_observations_is_the_filter_of_states(seed):
     states = jnp.asarray(rng.integers(5, size=12), jnp.int32)
     actions = jnp.asarray(rng.integers(2, size=11), jnp.int32)
     want, _ = filter_trajectory(ExactFilter(cmdp), states, actions)
-    tracker = FilterTracker(cmdp)
+    tracker = FiniteInference(cmdp)
     update = eqx.filter_jit(tracker.update)
     memory = tracker.init()
     for moment, state in enumerate(states):
@@ -283,7 +283,7 @@ def test_a_tracker_of_observations_is_the_filter_of_states(seed):
 
 def test_a_tracker_is_surprised_and_keeps_its_belief():
     """By what looks like no state, and by what cannot follow: Gold after listening."""
-    tracker = FilterTracker(TIGER)
+    tracker = FiniteInference(TIGER)
     listened = jnp.asarray(LISTEN, jnp.int32)
     memory, _, _ = tracker.update(tracker.init(), observations(TIGER)[S0], FIRST)
     memory, before, surprised = tracker.update(memory, observations(TIGER)[T1], listened)

@@ -1,12 +1,8 @@
-"""What one would do without BIG: copy the experts, or infer their reward and leave something out.
-
-`clone` and `clone_network` copy what experts did; `solve_without_prior` and `solve_averaged` infer
-what they wanted. None of them knows that an agent may have to find out what an expert saw.
-"""
+"""What people try first, to compare with: cloning, and inverse RL that leaves something out."""
 
 from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork, CloneState
-from bigtrain.baselines.cloning import CloneConfig, clone, clone_network
-from bigtrain.finite.irl_baselines import average_contexts, solve_averaged, solve_without_prior
+from bigtrain.baselines.cloning import CloneConfig, clone_network
+from bigtrain.finite.baselines import average_contexts, clone, solve_averaged, solve_without_prior
 
 __all__ = [
     "CloneConfig",

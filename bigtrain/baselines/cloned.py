@@ -5,15 +5,13 @@ from typing import NamedTuple, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from bigtrain.belief import ExactFilter
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.policies import MemorylessPolicy
-from bigtrain.finite.tracker import BeliefState
+from bigtrain.belief import Categorical
 from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk
 from bigtrain.policy import Decision, Policy
-from bigtrain.problem import CMDP, NO_ACTION
+from bigtrain.problem import NO_ACTION
 
 
 @final
@@ -65,31 +63,27 @@ class CloneNetwork(eqx.Module):
 
 
 class CloneState(NamedTuple):
-    """An episode as a cloned policy knows it. `filtered` is there for onlookers."""
+    """An episode as a cloned policy knows it."""
 
     begun: Bool[Array, ""]
     memory: Float[Array, " core"]
-    filtered: BeliefState | None
 
 
 @final
 class ClonedPolicy(Policy):
     """Does what a network takes experts to have done.
 
-    The belief it shows is the exact one where the problem is finite and the prior otherwise; the
-    network knows nothing of it. Nor does it know values: probabilities stand in their place.
+    It knows no values, and nothing of the context: what it believes is the prior.
 
     A recurrent one remembers every history differently, so `evaluate_exactly` has as many to walk
     as there are: keep its horizon short.
     """
 
-    cmdp: CMDP
+    context_prior: Float[np.ndarray | Array, " context"]
     network: CloneNetwork
 
     def init(self) -> CloneState:
-        onlooker = self._onlooker()
-        filtered = None if onlooker is None else onlooker.init()
-        return CloneState(jnp.asarray(False), self.network.init(), filtered)
+        return CloneState(jnp.asarray(False), self.network.init())
 
     def step(
         self, state: CloneState, observation: Shaped[Array, "..."], previous_action: Int[Array, ""]
@@ -98,17 +92,6 @@ class ClonedPolicy(Policy):
         embedding = self.network.embed(observation)
         memory, logits = self.network.step(state.memory, embedding, previous)
         probs = jax.nn.softmax(logits)
-        onlooker = self._onlooker()
-        if onlooker is None or state.filtered is None:
-            filtered, belief, surprised = None, ExactFilter(self.cmdp).init(), jnp.asarray(False)
-        else:
-            filtered, seen = onlooker.step(state.filtered, observation, previous_action)
-            belief, surprised = seen.belief, seen.surprised
-        after = CloneState(jnp.asarray(True), memory, filtered)
-        return after, Decision(probs, probs, belief, surprised)
-
-    def _onlooker(self) -> MemorylessPolicy | None:
-        """One who filters what is seen; what it would do is of no interest."""
-        if not isinstance(self.cmdp, TabularCMDP):
-            return None
-        return MemorylessPolicy(self.cmdp, jnp.zeros((self.cmdp.num_states, self.cmdp.num_actions)))
+        belief = Categorical(jnp.log(jnp.asarray(self.context_prior)))
+        decision = Decision(probs, jnp.full(probs.shape, jnp.nan), belief, jnp.asarray(False))
+        return CloneState(jnp.asarray(True), memory), decision

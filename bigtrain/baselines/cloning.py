@@ -1,43 +1,26 @@
 """Behaviour cloning: demonstrations to the policy under which they are likeliest.
 
-By counting, which is exact for finite problems, or by a network, for any. A network is trained as
-a whole in compiled code, several seeds side by side.
+A network is trained as a whole in compiled code, several seeds side by side. Finite problems can
+also be cloned by counting: see `bigtrain.finite.baselines`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypedDict, Unpack, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Float, Int, Key, Shaped
 
 from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork
 from bigtrain.data import Demonstrations
-from bigtrain.errors import ConfigError, DemonstrationError
-from bigtrain.finite import demonstrations as finite
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.policies import MemorylessPolicy
+from bigtrain.errors import ConfigError
 from bigtrain.learning.networks import NetworkConfig
-from bigtrain.problem import CMDP, NO_ACTION
-from bigtrain.reward import irl
+from bigtrain.problem import NO_ACTION, Simulator, State, Trajectories
 from bigtrain.runs.events import Callback, Event
-
-
-def clone(cmdp: TabularCMDP, demonstrations: Demonstrations) -> MemorylessPolicy:
-    """Behaviour cloning: in each state, the experts' actions as often as they took them.
-
-    This is what any cloning without memory converges to. Where no expert was, every action is as
-    good as another.
-    """
-    data = irl.expert_data(cmdp, demonstrations)
-    counts = np.zeros((cmdp.num_states, cmdp.num_actions))
-    np.add.at(counts, (data.visited[data.rows], data.actions), 1)
-    counts[counts.sum(-1) == 0] = 1
-    return MemorylessPolicy(cmdp, counts / counts.sum(-1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -64,26 +47,25 @@ class CloneConfig:
             raise ConfigError(f"`learning_rate` must be positive, got {self.learning_rate}.")
 
 
+class _Options(TypedDict, total=False):
+    config: CloneConfig
+    callbacks: Sequence[Callback]
+
+
 @overload
 def clone_network(
-    cmdp: CMDP,
-    demonstrations: Demonstrations,
-    *,
-    config: CloneConfig = CloneConfig(),
-    seed: int = 0,
-    callbacks: Sequence[Callback] = (),
+    cmdp: Simulator, demonstrations: Demonstrations, *, seed: int = ..., **options: Unpack[_Options]
 ) -> ClonedPolicy: ...
 @overload
 def clone_network(
-    cmdp: CMDP,
+    cmdp: Simulator,
     demonstrations: Demonstrations,
     *,
-    config: CloneConfig = CloneConfig(),
     seed: Sequence[int],
-    callbacks: Sequence[Callback] = (),
+    **options: Unpack[_Options],
 ) -> list[ClonedPolicy]: ...
 def clone_network(
-    cmdp: CMDP,
+    cmdp: Simulator,
     demonstrations: Demonstrations,
     *,
     config: CloneConfig = CloneConfig(),
@@ -103,7 +85,7 @@ def clone_network(
     keys = jnp.stack([jax.random.split(jax.random.key(number)) for number in seeds])
     networks = _start(
         keys[:, 0],
-        _look(lessons.example_rows, cmdp, lessons),
+        jax.jit(jax.vmap(cmdp.observe))(lessons.examples),
         cmdp.num_actions,
         config.network,
         config.core_width if config.recurrent else None,
@@ -122,7 +104,9 @@ def clone_network(
         for callback in callbacks:
             callback(Event("cloning", stop, metrics, config.num_updates))
     policies = [
-        ClonedPolicy(cmdp, jax.tree.map(lambda leaf, place=place: leaf[place], networks))
+        ClonedPolicy(
+            cmdp.context_prior, jax.tree.map(lambda leaf, place=place: leaf[place], networks)
+        )
         for place in range(len(seeds))
     ]
     return policies[0] if isinstance(seed, int) else policies
@@ -133,13 +117,10 @@ _NUM_EXAMPLES = 1_000
 
 
 class _Lessons(eqx.Module):
-    """Demonstrations as rectangles; rows are places in `seen`, which holds states if it can."""
+    """Demonstrations as a simulator sees them, and some states to tell what those are like."""
 
-    seen: Shaped[Array, "row ..."]
-    example_rows: Int[Array, " example"]
-    rows: Int[Array, "trajectory step"]
-    actions: Int[Array, "trajectory step"]
-    mask: Bool[Array, "trajectory step"]
+    expert: Trajectories
+    examples: State
 
 
 class _Tally(NamedTuple):
@@ -150,49 +131,16 @@ class _Tally(NamedTuple):
     steps: Float[Array, "*seed"]
 
 
-def _lessons(cmdp: CMDP, demonstrations: Demonstrations) -> _Lessons:
-    if isinstance(cmdp, TabularCMDP):
-        demonstrations.without_contexts().check(cmdp)
-        seen, rows = np.arange(cmdp.num_states), demonstrations.states(cmdp)
-    else:
-        seen = _check_observations(cmdp, demonstrations)
-        rows = np.arange(len(seen))
-    padded = Demonstrations(rows, demonstrations.actions, demonstrations.lengths).padded()
-    rows = padded.observations[:, :-1]
-    spread = np.linspace(0, padded.mask.sum() - 1, _NUM_EXAMPLES).astype(int)
-    parts = (seen, rows[padded.mask][spread], rows, padded.actions, padded.mask)
-    return _Lessons(*map(jnp.asarray, parts))
-
-
-def _check_observations(
-    cmdp: CMDP, demonstrations: Demonstrations
-) -> Shaped[np.ndarray, "observation ..."]:
-    """The observations, as the simulator gives them."""
-    finite.check_below(
-        "actions", demonstrations.actions, cmdp.num_actions, "actions", "entry {}".format
-    )
-    context = jnp.zeros((), jnp.int32)
-    want = jax.eval_shape(lambda key: cmdp.observe(cmdp.reset(key, context)), jax.random.key(0))
-    found = demonstrations.observations
-    if found.shape[1:] != want.shape or not np.can_cast(found.dtype, want.dtype, "same_kind"):
-        raise DemonstrationError(
-            f"`observations` must be like those of the problem, {want.shape} {want.dtype}, "
-            f"got {found.shape[1:]} {found.dtype}."
-        )
-    return found.astype(want.dtype, copy=False)
+def _lessons(simulator: Simulator, demonstrations: Demonstrations) -> _Lessons:
+    expert = jax.tree.map(jnp.asarray, demonstrations.trajectories(simulator))
+    mask = np.asarray(expert.mask)[:, 1:]
+    chosen = np.linspace(0, mask.sum() - 1, _NUM_EXAMPLES).astype(int)
+    examples = jax.tree.map(lambda leaf: leaf[:, :-1][mask][chosen], expert.states)
+    return _Lessons(expert, examples)
 
 
 def _optimiser(config: CloneConfig) -> optax.GradientTransformation:
     return optax.adam(optax.cosine_decay_schedule(config.learning_rate, config.num_updates))
-
-
-@eqx.filter_jit
-def _look(
-    rows: Int[Array, " chosen"], cmdp: CMDP, lessons: _Lessons
-) -> Shaped[Array, "chosen ..."]:
-    """The observations behind rows."""
-    seen = lessons.seen[rows]
-    return jax.vmap(cmdp.observe)(seen) if isinstance(cmdp, TabularCMDP) else seen
 
 
 @eqx.filter_jit
@@ -215,12 +163,12 @@ def _learn(
     optimiser: optax.OptState,
     keys: Key[Array, " seed"],
     span: Int[Array, "2"],
-    cmdp: CMDP,
+    cmdp: Simulator,
     lessons: _Lessons,
     config: CloneConfig,
 ) -> tuple[CloneNetwork, optax.OptState, _Tally]:
     """The updates from `span[0]` up to `span[1]`, in all seeds."""
-    num_trajectories = len(lessons.mask)
+    num_trajectories = len(lessons.expert.mask)
 
     def differentiate(network, key, step):
         batch = jnp.arange(num_trajectories)
@@ -243,10 +191,14 @@ def _learn(
 
 
 def _loss(
-    network: CloneNetwork, cmdp: CMDP, lessons: _Lessons, batch: Int[Array, " batch"]
+    network: CloneNetwork, simulator: Simulator, lessons: _Lessons, batch: Int[Array, " batch"]
 ) -> tuple[Float[Array, ""], _Tally]:
     """Minus the log-likelihood of a step, an unbiased estimate whatever the lengths."""
-    actions, mask = lessons.actions[batch], lessons.mask[batch]
+    chosen = jax.tree.map(lambda leaf: leaf[batch], lessons.expert)
+    actions, mask = chosen.actions[:, :-1], chosen.mask[:, 1:]
+    embed = simulator.encoder(network.embed, actions.size)
+    states = jax.tree.map(lambda leaf: leaf[:, :-1], chosen.states)
+    embeddings = jax.vmap(jax.vmap(embed))(states)
 
     def predict(embeddings, actions):
         if network.core is None:
@@ -257,19 +209,10 @@ def _loss(
         )
         return logits
 
-    logits = jax.vmap(predict)(_embed(network, lessons.rows[batch], cmdp, lessons), actions)
+    logits = jax.vmap(predict)(embeddings, actions)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, actions)
     loss = jnp.where(mask, losses, 0).sum()
     hits = (mask & (logits.argmax(-1) == actions)).sum(dtype=loss.dtype)
-    mean_length = lessons.mask.sum() / len(lessons.mask)
+    all_steps = lessons.expert.mask[:, 1:]
+    mean_length = all_steps.sum() / len(all_steps)
     return loss / (len(batch) * mean_length), _Tally(loss, hits, mask.sum(dtype=loss.dtype))
-
-
-def _embed(
-    network: CloneNetwork, rows: Int[Array, "batch step"], cmdp: CMDP, lessons: _Lessons
-) -> Float[Array, "batch step width"]:
-    """The embeddings of all steps. Where few observations are possible, each is embedded once."""
-    few = len(lessons.seen) <= rows.size
-    different = jnp.arange(len(lessons.seen)) if few else rows.ravel()
-    embeddings = jax.vmap(network.embed)(_look(different, cmdp, lessons))
-    return embeddings[rows] if few else embeddings.reshape(*rows.shape, -1)

@@ -8,7 +8,7 @@ from bigtrain.policy.network import Core
 
 
 @dataclass(frozen=True)
-class LanesConfig:
+class RolloutConfig:
     """How the simulator is used.
 
     A lane plays episodes end to end for `horizon` steps: where a state is reached that leads to
@@ -64,7 +64,7 @@ class BayesRLConfig:
     """
 
     model: PolicyConfig = PolicyConfig()
-    lanes: LanesConfig = LanesConfig()
+    rollout: RolloutConfig = RolloutConfig()
     num_iterations: int = 60
     num_updates: int = 50
     learning_rate: float = 3e-3
@@ -122,7 +122,7 @@ def _paper(
 ) -> BayesRLConfig:
     return BayesRLConfig(
         model=PolicyConfig(core=core),
-        lanes=LanesConfig(
+        rollout=RolloutConfig(
             num_environments=16,
             horizon=horizon,
             epsilon_end=0.05,

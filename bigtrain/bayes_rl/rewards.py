@@ -1,103 +1,84 @@
 """The predictive reward as phase 3 wants it: numbers that `vmap` can go over, normalised.
 
+    r̃(s, a) = (r(s, a) − baseline) / scale
+
 A constant is subtracted so that the long-run reward is near 0, and what is left is divided by the
 range, so that values of 900 do not hide differences of 1 (design, point 10). Neither changes which
 policy is best.
 """
 
+import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, PredictiveReward
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.exact.planning import plan, reward_table
-from bigtrain.problem import CMDP, State
+from bigtrain.problem import Simulator, State
 
 
-class Numbers(NamedTuple):
+class MemberParams(NamedTuple):
     """What may differ between policies that are learned side by side.
 
-    `reward` is a table of finite problems, and otherwise the weights, the bias, and what exploring
-    is worth. It is normalised by `baseline` and `scale`. `informed` is what an agent would get who
-    is told the context, normalised too: no belief is worth more. Finite problems know it.
+    `reward` is as the reward model wants it, normalised by `baseline` and `scale`; `targets` is
+    what the targets of values need of a member.
     """
 
-    reward: Any
+    reward: PyTree
     baseline: Float[Array, "*member"]
     scale: Float[Array, "*member"]
     learning_rate: Float[Array, "*member"]
-    informed: Float[Array, "*member context state"] | None
+    targets: PyTree = None
 
 
-class _Linear(NamedTuple):
+class RewardModel(eqx.Module):
+    """What turns a member's `reward` into rewards."""
+
+    @abc.abstractmethod
+    def __call__(self, reward: PyTree, state: State) -> Float[Array, " action"]:
+        """The normalised reward of every action in one state."""
+
+
+class Linear(NamedTuple):
+    """r̃ = ν·weights + bias, and what exploring is worth, where there is a prior over that."""
+
     weights: Float[np.ndarray | Array, "*member feature"]
     bias: Float[np.ndarray | Array, "*member"]
     worth: Float[np.ndarray | Array, "..."] | None
 
 
-class RewardModel(eqx.Module):
-    """What turns `Numbers` into rewards: the problem, and the exploration set of a simulator."""
+@final
+class LinearRewards(RewardModel):
+    """Rewards of any simulator, from its features."""
 
-    cmdp: CMDP
+    simulator: Simulator
     exploration: CostOfExploration | None = eqx.field(static=True)
 
-    def __call__(self, numbers: Numbers, state: State) -> Float[Array, " action"]:
-        """The normalised reward of every action in one state."""
-        if isinstance(self.cmdp, TabularCMDP):
-            return numbers.reward[state]
-        linear = numbers.reward
-
+    def __call__(self, reward: Linear, state: State) -> Float[Array, " action"]:
         def one(action):
-            features = self.cmdp.features(state, action)
-            mean = jnp.dot(features, linear.weights, precision="highest") + linear.bias
+            features = self.simulator.features(state, action)
+            mean = jnp.dot(features, reward.weights, precision="highest") + reward.bias
             if self.exploration is None:
                 return mean
-            worth = self.exploration.pick(self.cmdp, linear.worth, state, action)
-            return jnp.where(self.exploration.contains(self.cmdp, state, action), worth, mean)
+            worth = self.exploration.pick(self.simulator, reward.worth, state, action)
+            return jnp.where(self.exploration.contains(self.simulator, state, action), worth, mean)
 
-        return jax.vmap(one)(jnp.arange(self.cmdp.num_actions))
+        return jax.vmap(one)(jnp.arange(self.simulator.num_actions))
 
 
-def prepare(
-    cmdp: CMDP,
+def prepare_linear(
+    simulator: Simulator,
     rewards: Sequence[PredictiveReward | ArrayLike],
     learning_rates: Sequence[float],
     baselines: Sequence[float] | None,
-) -> tuple[RewardModel, Numbers]:
-    """The rewards of many members as one model and stacked numbers.
-
-    The baseline of a finite problem is what an agent who knew the context would get a step. For
-    others `baselines` says what is likely to be got.
-    """
-    if isinstance(cmdp, TabularCMDP):
-        tables = np.stack([_table(cmdp, reward) for reward in rewards])
-        scales = np.ptp(tables, axis=(1, 2))
-        if not scales.all():
-            raise ConfigError("A reward must not be the same everywhere: any policy would do.")
-        informed = np.stack([plan(cmdp, table).values for table in tables])
-        first = informed @ np.asarray(cmdp.initial) @ np.asarray(cmdp.context_prior)
-        shift = (1 - cmdp.gamma) * first
-        informed = (informed - first[:, None, None]) / scales[:, None, None]
-        numbers = (tables - shift[:, None, None]) / scales[:, None, None]
-        model = RewardModel(cmdp, None)
-    else:
-        informed = None
-        model, numbers, shift, scales = _prepare_linear(cmdp, rewards, baselines)
-    parts = (numbers, shift, scales, np.asarray(learning_rates), informed)
-    return model, Numbers(*jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), parts))
-
-
-def _prepare_linear(
-    cmdp: CMDP, rewards: Sequence[Any], baselines: Sequence[float] | None
-) -> tuple[RewardModel, _Linear, Float[np.ndarray, " member"], Float[np.ndarray, " member"]]:
+) -> tuple[LinearRewards, MemberParams]:
+    """The rewards of many members. `baselines` say what reward a step is likely to be got."""
     if not all(isinstance(reward, PredictiveReward) for reward in rewards):
         raise ConfigError(
             "`reward` must be a `PredictiveReward`, since this problem is not finite."
@@ -119,15 +100,15 @@ def _prepare_linear(
         worth = np.stack(
             [(mean - low) / scale for mean, low, scale in zip(means, shift, scales, strict=True)]
         )
-    linear = _Linear(
+    linear = Linear(
         np.stack([np.asarray(r.weights) for r in rewards]) / scales[:, None],
         (np.array([r.bias for r in rewards]) - shift) / scales,
         worth,
     )
-    return RewardModel(cmdp, rewards[0].exploration), linear, shift, scales
+    params = MemberParams(linear, shift, scales, np.asarray(learning_rates))
+    return LinearRewards(simulator, rewards[0].exploration), as_float32(params)
 
 
-def _table(
-    cmdp: TabularCMDP, reward: PredictiveReward | ArrayLike
-) -> Float[np.ndarray, "state action"]:
-    return reward_table(cmdp, reward.table() if isinstance(reward, PredictiveReward) else reward)
+def as_float32(params: MemberParams) -> MemberParams:
+    """Numbers for compiled code."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)

@@ -1,9 +1,13 @@
-"""p(θ | history) as a network: for pictures, and for simulators that cannot be filtered exactly.
+"""p(θ | history) as a network, for pictures and for simulators whose likelihood nobody knows.
 
-Bayes' rule adds the log-likelihood of each step to the log-belief. The network does the same with
-a learned log-likelihood of what was seen before, what was done, and what is seen now, so that
-evidence adds up over episodes of any length. Where what is seen does not tell the state, a
-recurrent core remembers the rest.
+Bayes' rule adds the log-likelihood of each step to the log-belief. The network does the same with a
+learned one, so that evidence adds up over episodes of any length:
+
+    log q(θ | h_t) = log p(θ) + Σ_{i ≤ t} g(o_{i-1}, a_{i-1}, o_i)[θ] − log Z_t
+
+Where what is seen does not tell the state, a recurrent core remembers the rest. It is trained on
+contexts that the simulator drew, by −log q(θ | h_t) at every moment, whose minimum is the true
+posterior; or on the beliefs of an exact filter, which are the same without the noise of the draw.
 """
 
 from typing import NamedTuple, final
@@ -14,16 +18,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.belief.filter import Belief
-from bigtrain.belief.tracker import BeliefTracker
+from bigtrain.belief.beliefs import Categorical, clip_log_belief
+from bigtrain.belief.inference import UNKNOWN, BeliefInfo, InferenceModel
 from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk
-from bigtrain.problem import NO_ACTION
-
-LEAST_LOG_PROB = -12.0
-"""Beliefs are told apart down to this log-probability; what is less likely counts as this."""
+from bigtrain.problem import Simulator, Trajectories
 
 
-class PosteriorState(NamedTuple):
+class AmortisedState(NamedTuple):
     """What the next update needs: the last code, the core's memory, and the log-belief."""
 
     begun: Bool[Array, ""]
@@ -33,7 +34,7 @@ class PosteriorState(NamedTuple):
 
 
 @final
-class Posterior(BeliefTracker):
+class AmortisedInference(InferenceModel):
     """A learned log-likelihood of each step, added up."""
 
     encoder: Encoder
@@ -64,79 +65,98 @@ class Posterior(BeliefTracker):
         self.evidence = Trunk((inputs, *[width] * config.depth), key=keys[3])
         prior = jnp.asarray(context_prior, jnp.float32)
         head = eqx.nn.Linear(width, len(prior), key=keys[4])
+        # No step tells anything before anything is learned: the first belief is the prior.
         self.head = eqx.tree_at(lambda h: h.weight, head, jnp.zeros_like(head.weight))
         self.log_prior = clip_log_belief(jnp.log(prior))
 
-    def init(self) -> PosteriorState:
+    def init(self) -> AmortisedState:
         width = self.entry.layers[-1].out_features
-        memory = jnp.zeros(0 if self.core is None else self.core.hidden_size)
-        return PosteriorState(jnp.asarray(False), jnp.zeros(int(width)), memory, self.log_prior)
+        return AmortisedState(
+            jnp.asarray(False), jnp.zeros(int(width)), self._empty_core, self.log_prior
+        )
+
+    def encode(self, observation: Shaped[Array, "..."]) -> Float[Array, " width"]:
+        return jax.nn.relu(self.entry(self.encoder(observation)))
 
     def update(
         self,
-        memory: PosteriorState,
-        observation: Shaped[Array, "..."],
-        previous_action: Int[Array, ""],
-    ) -> tuple[PosteriorState, Belief, Bool[Array, ""]]:
-        after = self.advance(memory, self.encode(observation), previous_action)
-        return after, Belief(after.log_belief), jnp.asarray(False)
-
-    def encode(self, observation: Shaped[Array, "..."]) -> Float[Array, " width"]:
-        """What is seen, as the rest of the network wants it."""
-        return jax.nn.relu(self.entry(self.encoder(observation)))
-
-    def advance(
-        self,
-        memory: PosteriorState,
+        memory: AmortisedState,
         code: Float[Array, " width"],
         previous_action: Int[Array, ""],
-    ) -> PosteriorState:
-        """What is remembered after an observation with this code."""
+    ) -> tuple[AmortisedState, BeliefInfo]:
         done = jax.nn.one_hot(previous_action, self._num_actions) * memory.begun
         remembered = self._remember(memory.memory, code, done)
-        told = self._told(memory.code, code, done, remembered)
-        log_belief = clip_log_belief(memory.log_belief + jnp.where(memory.begun, told, 0))
-        return PosteriorState(jnp.asarray(True), code, remembered, log_belief)
+        evidence = self._step_log_likelihood(memory.code, code, done, remembered)
+        log_belief = clip_log_belief(memory.log_belief + jnp.where(memory.begun, evidence, 0))
+        return AmortisedState(jnp.asarray(True), code, remembered, log_belief), UNKNOWN
 
-    def unroll(
-        self, codes: Float[Array, "moment width"], previous: Int[Array, " moment"]
+    def belief(self, memory: AmortisedState) -> Categorical:
+        return Categorical(memory.log_belief)
+
+    def loss(self, simulator: Simulator, trajectories: Trajectories) -> Float[Array, ""]:
+        """−log q(θ | h_t), the mean over all moments."""
+        log_beliefs = self.log_beliefs(simulator, trajectories)
+        contexts = trajectories.contexts[..., None]
+        right = jnp.take_along_axis(log_beliefs, contexts, -1)[..., 0]
+        return -jnp.where(trajectories.mask, right, 0).sum() / trajectories.mask.sum()
+
+    def distillation_loss(
+        self, simulator: Simulator, trajectories: Trajectories
+    ) -> Float[Array, ""]:
+        """How far log-beliefs are from the noted ones of an exact filter, as networks see them."""
+        learned = self.log_beliefs(simulator, trajectories)
+        return ((learned - clip_log_belief(trajectories.notes)) ** 2).mean() / 16
+
+    def log_beliefs(
+        self, simulator: Simulator, trajectories: Trajectories
+    ) -> Float[Array, "row moment context"]:
+        """The same as `update` moment by moment, with all that can be done at once."""
+        if self.core is None:
+            evidence = simulator.map_steps(self.encode, self.step_log_likelihood, trajectories)
+        else:
+            encode = simulator.encoder(self.encode, trajectories.actions.size)
+            codes = jax.vmap(jax.vmap(encode))(trajectories.states)
+            evidence = jax.vmap(self._row_log_likelihoods)(
+                codes, trajectories.previous_actions, trajectories.first
+            )
+        return jax.vmap(self._add_up)(evidence, trajectories.first)
+
+    def step_log_likelihood(
+        self, before: Float[Array, " width"], action: Int[Array, ""], code: Float[Array, " width"]
+    ) -> Float[Array, " context"]:
+        """g(o, a, o'), where there is no core."""
+        done = jax.nn.one_hot(action, self._num_actions)
+        return self._step_log_likelihood(before, code, done, self._empty_core)
+
+    def _row_log_likelihoods(
+        self,
+        codes: Float[Array, "moment width"],
+        previous: Int[Array, " moment"],
+        first: Bool[Array, " moment"],
     ) -> Float[Array, "moment context"]:
-        """The log-beliefs of moments in a row; episodes begin where no action came before.
-
-        The same as `advance` moment by moment, with all that can be done at once.
-        """
-        begins = previous == NO_ACTION
+        """The evidence of each moment of a row, with a core that goes through it."""
         done = jax.nn.one_hot(previous, self._num_actions)
-        first = self.init()
 
         def remember(memory, moment):
-            code, done, begins = moment
-            memory = self._remember(jnp.where(begins, first.memory, memory), code, done)
+            code, done, first = moment
+            memory = self._remember(jnp.where(first, self._empty_core, memory), code, done)
             return memory, memory
 
-        _, memories = jax.lax.scan(remember, first.memory, (codes, done, begins))
+        _, memories = jax.lax.scan(remember, self._empty_core, (codes, done, first))
         before = jnp.roll(codes, 1, axis=0)
-        return self.add_up(jax.vmap(self._told)(before, codes, done, memories), begins)
+        return jax.vmap(self._step_log_likelihood)(before, codes, done, memories)
 
-    def tell(
-        self, before: Float[Array, " width"], code: Float[Array, " width"], action: Int[Array, ""]
-    ) -> Float[Array, " context"]:
-        """The learned log-likelihood of a step in every context, where there is no core."""
-        return self._told(
-            before, code, jax.nn.one_hot(action, self._num_actions), self.init().memory
-        )
-
-    def add_up(
-        self, told: Float[Array, "moment context"], begins: Bool[Array, " moment"]
+    def _add_up(
+        self, evidence: Float[Array, "moment context"], first: Bool[Array, " moment"]
     ) -> Float[Array, "moment context"]:
-        """The log-beliefs of moments in a row by what each step told."""
+        """The log-beliefs of a row by what each moment adds. Clipped at each, as `update` does."""
 
         def add(log_belief, moment):
-            told, begins = moment
-            log_belief = jnp.where(begins, self.log_prior, clip_log_belief(log_belief + told))
+            evidence, first = moment
+            log_belief = jnp.where(first, self.log_prior, clip_log_belief(log_belief + evidence))
             return log_belief, log_belief
 
-        return jax.lax.scan(add, self.log_prior, (told, begins))[1]
+        return jax.lax.scan(add, self.log_prior, (evidence, first))[1]
 
     def _remember(
         self,
@@ -146,25 +166,22 @@ class Posterior(BeliefTracker):
     ) -> Float[Array, " core"]:
         return memory if self.core is None else self.core(jnp.append(code, done), memory)
 
-    def _told(
+    def _step_log_likelihood(
         self,
         before: Float[Array, " width"],
         code: Float[Array, " width"],
         done: Float[Array, " action"],
         memory: Float[Array, " core"],
     ) -> Float[Array, " context"]:
-        """The learned log-likelihood of a step in every context."""
         inputs = jnp.concatenate([before, code, done, memory])
         return self.head(jax.nn.relu(self.evidence(inputs)))
+
+    @property
+    def _empty_core(self) -> Float[Array, " core"]:
+        return jnp.zeros(0 if self.core is None else self.core.hidden_size)
 
     @property
     def _num_actions(self) -> int:
         width = int(self.entry.layers[-1].out_features)
         core = 0 if self.core is None else self.core.hidden_size
         return int(self.evidence.layers[0].in_features) - 2 * width - core
-
-
-def clip_log_belief(log_belief: Float[Array, "*batch context"]) -> Float[Array, "*batch context"]:
-    """The belief, normalised, with nothing less likely than can be told apart."""
-    clipped = jnp.maximum(jax.nn.log_softmax(log_belief), LEAST_LOG_PROB)
-    return jax.nn.log_softmax(clipped)

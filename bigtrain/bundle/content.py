@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from bigtrain.belief import Posterior
+from bigtrain.belief import AmortisedInference
 from bigtrain.bundle import problems, records
 from bigtrain.bundle.container import seal, unseal
 from bigtrain.bundle.fields import DTYPES, Fields, write_array, write_names
@@ -143,7 +143,7 @@ def describe_observation(cmdp: CMDP, policy: Policy) -> ArraySpec:
         low, high = float(table.min()), float(table.max())
         numbered = table.dtype.kind in "iu" and np.array_equal(table, np.arange(len(table)))
         names = cmdp.state_names if numbered else ()
-    if isinstance(policy, NetworkPolicy) and isinstance(policy.tracker, Posterior):
+    if isinstance(policy, NetworkPolicy) and isinstance(policy.inference, AmortisedInference):
         return ArraySpec("", dtype, shape, value_names=names)
     return ArraySpec("", dtype, shape, low, high, names)
 

@@ -19,7 +19,7 @@ from bigtrain.errors import (
     BundleValueError,
     BundleWriteError,
 )
-from bigtrain.finite.transitions import ROW_SUM_TOLERANCE
+from bigtrain.problem.spaces import SUM_TOLERANCE
 
 DTYPES = tuple(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
@@ -175,7 +175,7 @@ class Fields:
         """An array of distributions over its last axis, in float64."""
         values = self.array(name, "float64", shape)
         sums = values.sum(-1)
-        if (values < 0).any() or (np.abs(sums - 1) > ROW_SUM_TOLERANCE).any():
+        if (values < 0).any() or (np.abs(sums - 1) > SUM_TOLERANCE).any():
             raise BundleValueError(
                 f"`{self.path(name)}` must be probabilities: not negative, and with the sum 1, "
                 f"got {values.min():g} as the least, and sums from {sums.min():g} to "

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from bigtrain.belief import Posterior
+from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.fields import Fields, write_array
 from bigtrain.bundle.limits import MAX_LAYERS, MAX_WIDTH
 from bigtrain.bundle.problems import refusing
@@ -23,7 +23,7 @@ from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import PolicyConfig, ValueNetwork
 from bigtrain.reward.successor import SuccessorNetwork
 
-Network = ValueNetwork | Posterior | SuccessorNetwork
+Network = ValueNetwork | AmortisedInference | SuccessorNetwork
 
 
 class Interface(NamedTuple):
@@ -48,7 +48,7 @@ def describe_network(network: Network) -> Architecture:
     match network:
         case ValueNetwork():
             width, depth = len(network.value) - 1, len(network.layers) + 1
-        case Posterior():
+        case AmortisedInference():
             width, depth = network.entry.layers[-1].out_features, len(network.evidence.layers)
         case SuccessorNetwork():
             width, depth = network.contexts.shape[-1], len(network.trunk.layers) + 1
@@ -133,8 +133,8 @@ def _skeleton(kind: type[Network], architecture: Architecture, interface: Interf
                 config=PolicyConfig(config, **remembers),
                 key=key,
             )
-        if kind is Posterior:
-            return Posterior(
+        if kind is AmortisedInference:
+            return AmortisedInference(
                 examples,
                 context_prior=np.full(num_contexts, 1 / num_contexts),
                 num_actions=num_actions,

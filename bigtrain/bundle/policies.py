@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bigtrain.belief import BeliefTracker, Posterior
+from bigtrain.belief import AmortisedInference, InferenceModel
 from bigtrain.bundle.fields import Fields, write_array
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.bundle.problems import require_problem, same_problem
 from bigtrain.errors import BundleWriteError
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
-from bigtrain.finite.tracker import FilterTracker
 from bigtrain.policy import NetworkPolicy, Policy, ValueNetwork
 from bigtrain.problem import CMDP
 
@@ -37,7 +37,7 @@ def write_policy(policy: Policy, cmdp: CMDP) -> dict[str, Any]:
             return {
                 "kind": "network",
                 "network": write_network(policy.network),
-                "belief": _write_belief(policy.tracker, cmdp),
+                "belief": _write_belief(policy.inference, cmdp),
                 "baseline": _write_scalar(policy.baseline),
                 "scale": _write_scalar(policy.scale),
             }
@@ -72,25 +72,25 @@ def read_policy(
     )
 
 
-def _write_belief(tracker: BeliefTracker, cmdp: CMDP) -> dict[str, Any]:
+def _write_belief(tracker: InferenceModel, cmdp: CMDP) -> dict[str, Any]:
     match tracker:
-        case FilterTracker():
+        case FiniteInference():
             _check_problem(tracker.cmdp, cmdp)
             return {"kind": "exact"}
-        case Posterior():
+        case AmortisedInference():
             return {"kind": "learned", "network": write_network(tracker)}
     raise BundleWriteError(
-        "The policy must track its belief by a FilterTracker or a Posterior to be stored, "
+        "The policy must infer its belief by FiniteInference or AmortisedInference to be stored, "
         f"got {type(tracker).__name__}."
     )
 
 
 def _read_belief(
     fields: Fields, problem: TabularCMDP | None, interface: Interface
-) -> BeliefTracker:
+) -> InferenceModel:
     if fields.choice("kind", ("exact", "learned")) == "exact":
-        return FilterTracker(require_problem(problem, fields.where))
-    return read_network(fields.fields("network"), Posterior, interface)
+        return FiniteInference(require_problem(problem, fields.where))
+    return read_network(fields.fields("network"), AmortisedInference, interface)
 
 
 def _write_scalar(value: Any) -> float | dict[str, Any]:

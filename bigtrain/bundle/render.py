@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bigtrain.belief import Posterior
+from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.model import ArraySpec, Bundle, RewardTables
 from bigtrain.bundle.networks import Network, count_weights, describe_network
 from bigtrain.finite.cmdp import TabularCMDP
@@ -65,8 +65,8 @@ def _policy(bundle: Bundle) -> str:
             return f"exact, by the belief: {plans.shape[1]} plans in each of {len(plans)} states"
         case MemorylessPolicy(table=table):
             return f"a table of {len(table)} states, whatever the belief"
-        case NetworkPolicy(tracker=tracker, network=network):
-            learned = isinstance(tracker, Posterior)
+        case NetworkPolicy(inference=tracker, network=network):
+            learned = isinstance(tracker, AmortisedInference)
             belief = f"learned, {_network(tracker)}" if learned else "exact"
             return f"{_network(network)}; belief {belief}"
 

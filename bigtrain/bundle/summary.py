@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain.belief import Posterior
+from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.container import VERSION
 from bigtrain.bundle.model import Bundle
 from bigtrain.bundle.networks import Network, count_weights, describe_network
@@ -45,7 +45,7 @@ def _summarise_policy(policy: StorablePolicy) -> dict[str, Any]:
             return {"kind": "bayes", "belief": "exact", "num_plans": policy.plans.shape[1]}
         case MemorylessPolicy():
             return {"kind": "memoryless", "belief": "exact"}
-        case NetworkPolicy(tracker=Posterior() as posterior):
+        case NetworkPolicy(inference=AmortisedInference() as posterior):
             belief = {"belief": "learned", "belief_network": _summarise_network(posterior)}
         case NetworkPolicy():
             belief = {"belief": "exact"}

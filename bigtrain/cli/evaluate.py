@@ -13,9 +13,10 @@ from bigtrain.bundle import Bundle, load_bundle
 from bigtrain.cli.command import Command, File, OptionalEnv, Options, show, show_json
 from bigtrain.cli.problems import load_problem
 from bigtrain.errors import ConfigError
-from bigtrain.evaluate import Estimate, Evaluation, evaluate, evaluate_exactly
+from bigtrain.evaluate import Estimate, Evaluation, evaluate
 from bigtrain.exploration import PredictiveReward
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.evaluation import evaluate_exactly
 from bigtrain.policy import Policy
 from bigtrain.problem import CMDP
 

@@ -1,10 +1,6 @@
-"""Demonstrations of an expert who saw the hidden context: made, checked, saved, read.
+"""Demonstrations: expert episodes in memory and on disk; and replay of what was collected."""
 
-A `Trajectory` is one expert episode; `Demonstrations` is a sequence of them, stored as a few flat
-arrays. `docs/demonstrations.md` describes both and the file format.
-"""
-
-from bigtrain.data.demonstrations import Demonstrations, Padded
+from bigtrain.data.demonstrations import Demonstrations
 from bigtrain.data.trajectory import Trajectory
 
-__all__ = ["Demonstrations", "Padded", "Trajectory"]
+__all__ = ["Demonstrations", "Trajectory"]

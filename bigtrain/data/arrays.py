@@ -4,7 +4,6 @@ Indices become int32; everything is in native byte order, contiguous and read-on
 reported with its place: `where` words the place of a flat index.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ from jaxtyping import Int, Shaped
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.errors import DemonstrationError
-
-Where = Callable[[int], str]
+from bigtrain.problem import Where
 
 OBSERVATION_DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
@@ -58,6 +56,20 @@ def clean_indices(field: str, given: ArrayLike, where: Where) -> Int[np.ndarray,
             f"but {where(place)} has {values[place]}."
         )
     return freeze(values.astype(np.int32, copy=False))
+
+
+def check_below(
+    field: str, values: Int[np.ndarray, " entry"], limit: int, noun: str, where: Where
+) -> Int[np.ndarray, " entry"]:
+    """`values`, all of them below `limit`."""
+    wrong = np.flatnonzero(values >= limit)
+    if len(wrong):
+        place = int(wrong[0])
+        raise DemonstrationError(
+            f"`{field}` must be below {limit}, the number of {noun}, "
+            f"but {where(place)} has {values[place]}."
+        )
+    return values
 
 
 def is_state_indices(observations: Shaped[np.ndarray, "observation ..."]) -> bool:

@@ -8,32 +8,29 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, final, overload
+from typing import TYPE_CHECKING, Any, final, overload
 
+import jax
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Int, Shaped
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.data import minari_datasets, npz
-from bigtrain.data.arrays import clean_indices, clean_observations, freeze, is_state_indices
+from bigtrain.data.arrays import (
+    check_below,
+    clean_indices,
+    clean_observations,
+    freeze,
+    is_state_indices,
+)
 from bigtrain.data.trajectory import Trajectory
 from bigtrain.errors import DemonstrationError
-from bigtrain.finite import demonstrations as finite
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import CMDP
+from bigtrain.problem import Simulator, State, Trajectories
 
 if TYPE_CHECKING:
     from minari import MinariDataset
 else:  # a name for the annotations where the extra is not installed
     MinariDataset = Any
-
-
-class Padded(NamedTuple):
-    """Demonstrations as rectangles: trajectories as rows, padded to the longest of them."""
-
-    observations: Shaped[np.ndarray, "trajectory observation ..."]
-    actions: Int[np.ndarray, "trajectory step"]
-    mask: Bool[np.ndarray, "trajectory step"]
 
 
 @final
@@ -174,13 +171,13 @@ class Demonstrations(Sequence[Trajectory]):
         """
         if num_actions is None:
             num_actions = 1 + int(self.actions.max())
-        finite.check_below("actions", self.actions, num_actions, "actions", self._name_step)
+        check_below("actions", self.actions, num_actions, "actions", self._name_step)
         if not is_state_indices(self.observations):
             num_states = None
         else:
             if num_states is None:
                 num_states = 1 + int(self.observations.max())
-            finite.check_below(
+            check_below(
                 "observations", self.observations, num_states, "states", self._name_observation
             )
         return minari_datasets.write(
@@ -236,18 +233,6 @@ class Demonstrations(Sequence[Trajectory]):
         """The same demonstrations as a learner usually gets them."""
         return dataclasses.replace(self, contexts=None)
 
-    def padded(self) -> Padded:
-        """Rectangles for compiled code: the last observation repeats, actions become 0."""
-        steps = np.arange(self.lengths.max() + 1)
-        first_observations = (self._first_steps + np.arange(len(self)))[:, None]
-        mask = steps[:-1] < self.lengths[:, None]
-        actions = np.zeros(mask.shape, np.int32)
-        actions[mask] = self.actions
-        observations = self.observations[
-            first_observations + np.minimum(steps, self.lengths[:, None])
-        ]
-        return Padded(observations, actions, mask)
-
     def digest(self) -> str:
         """SHA-256 of all arrays, the same on every machine; metadata does not count."""
         result = hashlib.sha256()
@@ -259,34 +244,50 @@ class Demonstrations(Sequence[Trajectory]):
             result.update(values.reshape(-1).view(np.uint8).data)
         return result.hexdigest()
 
-    def states(self, cmdp: TabularCMDP) -> Int[np.ndarray, " observation"]:
-        """The state of a finite problem behind each observation."""
-        return finite.find_states(self.observations, cmdp, self._name_observation)
+    def states(self, simulator: Simulator) -> State:
+        """The state behind each observation."""
+        return simulator.read_states(self.observations, self._name_observation)
 
-    def check(self, cmdp: CMDP) -> None:
-        """Raises where an action, a state, a context or a transition cannot be of `cmdp`.
+    def trajectories(self, simulator: Simulator) -> Trajectories:
+        """The demonstrations as a simulator sees them, a row each, padded to the longest.
 
-        Of a problem that is not finite only actions and observations can be told.
+        Raises where an action, a state or a transition cannot be of the simulator, as far as it can
+        tell. Contexts are not read: learners infer them.
         """
-        finite.check_below("actions", self.actions, cmdp.num_actions, "actions", self._name_step)
-        if not isinstance(cmdp, TabularCMDP):
-            finite.check_observations(self.observations, cmdp, self._name_observation)
-            return
-        states = self.states(cmdp)
-        if self.contexts is not None:
-            finite.check_below(
-                "contexts", self.contexts, cmdp.num_contexts, "contexts", "trajectory {}".format
-            )
-        left = np.arange(self.num_steps) + np.repeat(np.arange(len(self)), self.lengths)
-        finite.check_transitions(
-            cmdp,
-            states=states[left],
-            actions=self.actions,
-            next_states=states[left + 1],
-            first_steps=self._first_steps,
-            contexts=self.contexts,
-            where=self._name_step,
+        check_below("actions", self.actions, simulator.num_actions, "actions", self._name_step)
+        states = self.states(simulator)
+        simulator.check_steps(states, self.actions, self.lengths, None, self._name_step)
+        moments = np.arange(self.lengths.max() + 1)
+        mask = moments <= self.lengths[:, None]
+        actions = np.zeros(mask.shape, np.int32)
+        actions[moments < self.lengths[:, None]] = self.actions
+        rows = (self._first_steps + np.arange(len(self)))[:, None]
+        rows = rows + np.minimum(moments, self.lengths[:, None])  # the last moment repeats
+        first = np.broadcast_to(moments == 0, mask.shape)
+        return Trajectories(
+            jax.tree.map(lambda leaf: np.asarray(leaf)[rows], states),
+            actions,
+            first,
+            np.full(mask.shape, -1, np.int32),
+            mask,
         )
+
+    def check(self, simulator: Simulator) -> None:
+        """Raises where an action, a state, a context or a transition cannot be of the simulator.
+
+        Of a problem that is not finite only actions, contexts and observations can be told.
+        """
+        check_below("actions", self.actions, simulator.num_actions, "actions", self._name_step)
+        if self.contexts is not None:
+            check_below(
+                "contexts",
+                self.contexts,
+                simulator.num_contexts,
+                "contexts",
+                "trajectory {}".format,
+            )
+        states = self.states(simulator)
+        simulator.check_steps(states, self.actions, self.lengths, self.contexts, self._name_step)
 
     @cached_property
     def _first_steps(self) -> Int[np.ndarray, " trajectory"]:

@@ -1,7 +1,7 @@
-"""The latest of many things, in arrays of a fixed size.
+"""Replay: the latest of many things, in arrays of a fixed size.
 
-Twenty lines are all that is wanted of a replay buffer here; the libraries that have one bring
-another network library along.
+Twenty lines are all that is wanted here; the library that has them, flashbax, brings another
+network library and a tensor store along (docs/decisions/0014-written-by-hand.md).
 """
 
 from typing import Any, NamedTuple
@@ -10,33 +10,33 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from bigtrain.learning.devices import spread
+from bigtrain.devices import shard
 
 
-class Ring(NamedTuple):
+class Replay(NamedTuple):
     """The latest items, one a leading index; `num_added` counts all there ever were."""
 
     items: Any
     num_added: Int[Array, ""]
 
 
-def empty(like: Any, capacity: int) -> Ring:
-    """A ring with room for `capacity` items, each with the shapes and dtypes of `like`."""
+def init(like: Any, capacity: int) -> Replay:
+    """Room for `capacity` items, each with the shapes and dtypes of `like`."""
     room = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), like)
-    return Ring(room, jnp.asarray(0))
+    return Replay(room, jnp.asarray(0))
 
 
-def push(ring: Ring, items: Any) -> Ring:
-    """With more items, in the place of the oldest."""
-    capacity, count = (len(jax.tree.leaves(tree)[0]) for tree in (ring.items, items))
-    places = (ring.num_added + jnp.arange(count)) % capacity
-    kept = jax.tree.map(lambda old, new: old.at[places].set(new), ring.items, items)
-    return Ring(kept, ring.num_added + count)
+def add(replay: Replay, items: Any) -> Replay:
+    """With more items, in place of the oldest."""
+    capacity, count = (len(jax.tree.leaves(tree)[0]) for tree in (replay.items, items))
+    slots = (replay.num_added + jnp.arange(count)) % capacity
+    kept = jax.tree.map(lambda old, new: old.at[slots].set(new), replay.items, items)
+    return Replay(kept, replay.num_added + count)
 
 
-def sample(ring: Ring, key: PRNGKeyArray, count: int) -> Any:
+def sample(replay: Replay, key: PRNGKeyArray, count: int) -> Any:
     """Some of the items, each drawn from all of them."""
-    capacity = len(jax.tree.leaves(ring.items)[0])
-    filled = jnp.minimum(ring.num_added, capacity)
+    capacity = len(jax.tree.leaves(replay.items)[0])
+    filled = jnp.minimum(replay.num_added, capacity)
     chosen = jax.random.randint(key, (count,), 0, filled)
-    return spread(jax.tree.map(lambda leaf: leaf[chosen], ring.items))
+    return shard(jax.tree.map(lambda leaf: leaf[chosen], replay.items))

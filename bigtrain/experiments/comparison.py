@@ -8,7 +8,7 @@ import numpy as np
 from bigtrain import baselines, envs
 from bigtrain.baselines import CloneConfig
 from bigtrain.bayes_rl import BayesRLConfig
-from bigtrain.bayes_rl.config import LanesConfig
+from bigtrain.bayes_rl.config import RolloutConfig
 from bigtrain.data import Demonstrations
 from bigtrain.evaluate import evaluate
 from bigtrain.experiments import learning
@@ -212,5 +212,5 @@ def hurry(contest: Contest) -> Contest:
 
 def swept(num_hyperstates: int, *, horizon: int, **chosen: Any) -> BayesRLConfig:
     """Settings for problems with more hyperstates and longer ways than the paper's."""
-    lanes = LanesConfig(horizon=horizon, hyperstate_batch_size=1_024)
-    return BayesRLConfig(lanes=lanes, num_hyperstates=num_hyperstates, **chosen)
+    rollout = RolloutConfig(horizon=horizon, hyperstate_batch_size=1_024)
+    return BayesRLConfig(rollout=rollout, num_hyperstates=num_hyperstates, **chosen)

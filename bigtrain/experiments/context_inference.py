@@ -10,13 +10,13 @@ from bigtrain import baselines, envs
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bayes_rl import config as bayes_rl_config
 from bigtrain.data import Demonstrations
-from bigtrain.evaluate import evaluate_exactly
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import regret_of, task_of
 from bigtrain.experiments.statistics import estimate
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.evaluation import evaluate_exactly
 from bigtrain.finite.exact import map_reward, solve_bayes
 from bigtrain.finite.expert import demonstrate
 from bigtrain.reward import InferenceConfig

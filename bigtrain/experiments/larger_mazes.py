@@ -12,7 +12,6 @@ import numpy as np
 
 from bigtrain import envs
 from bigtrain.bayes_rl import BayesRLConfig
-from bigtrain.evaluate import policy_value
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.comparison import swept
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
@@ -20,6 +19,7 @@ from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.evaluation import policy_value
 from bigtrain.finite.exact import map_reward, solve_bayes
 from bigtrain.finite.expert import anywhere, demonstrate
 from bigtrain.reward.irl import IRLConfig

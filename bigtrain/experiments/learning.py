@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain.bayes_rl import BayesRLConfig, LearnedPolicy, learn_policies
-from bigtrain.bayes_rl.learn import Measure
+from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.data import Demonstrations
-from bigtrain.evaluate import evaluate_exactly
 from bigtrain.experiments.experiment import Workplace
 from bigtrain.exploration import (
     CostOfExploration,
@@ -19,11 +17,15 @@ from bigtrain.exploration import (
     predictive_reward,
 )
 from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.evaluation import evaluate_exactly
 from bigtrain.finite.exact.bayes import BayesConfig
 from bigtrain.fit import FitConfig
+from bigtrain.phases.infer import InferredReward, infer_reward
+from bigtrain.phases.judging import Measure
+from bigtrain.phases.learn import LearnedPolicy, learn_policies
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
-from bigtrain.reward import InferenceConfig, InferredReward, infer_reward
+from bigtrain.reward import InferenceConfig
 from bigtrain.reward.irl import RewardPosterior
 from bigtrain.runs import Run
 
@@ -146,10 +148,10 @@ def learn(
 
 
 def _num_at_once(problem: TabularCMDP, config: BayesRLConfig) -> int:
-    """How many members' lanes fit into memory; the paper keeps 200,000 of each."""
-    lanes = config.lanes
+    """How many members' replays fit into memory; the paper keeps 200,000 of each."""
+    rollout = config.rollout
     moment = 4 * (5 + problem.num_contexts)  # state, action, previous, context, end; log-belief
-    return max(1, _MOST_BYTES // (lanes.replay_size * (lanes.horizon + 1) * moment))
+    return max(1, _MOST_BYTES // (rollout.replay_size * (rollout.horizon + 1) * moment))
 
 
 def describe(

@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from bigtrain.figures import COLOURS, PALE, styled
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.envs.tiger_maze import CELL_PIXELS, INDICATORS, Painter
+from bigtrain.policy import Policy, PolicyActor
+from bigtrain.policy import play as policy_play
 
 _COLOUR_MAP = "cividis"
 _MOST_LABELLED = 60
@@ -65,23 +67,17 @@ def _write(axes: Axes, place: tuple[Any, Any], value: Any, norm: Normalize, name
     axes.text(*place, text, ha="center", va="center", color=colour, fontsize=6)
 
 
-def play(policy: Any, problem: TabularCMDP, *, horizon: int, seed: int) -> dict[str, Any]:
+def play(policy: Policy, problem: TabularCMDP, *, horizon: int, seed: int) -> dict[str, Any]:
     """An episode as numbers: the context, and by step the state, the belief and the action."""
-
-    def advance(carry, key_step):
-        state, memory, action = carry
-        memory, decision = policy.step(memory, problem.observe(state), action)
-        action = jnp.argmax(decision.probs).astype(jnp.int32)
-        following = problem.step(key_step, state, action, context)
-        return (following, memory, action), (state, decision.belief.probs, action)
-
-    key_context, key_first, key_steps = jax.random.split(jax.random.key(seed), 3)
-    context = problem.sample_context(key_context)
-    begin = (problem.reset(key_first, context), policy.init(), jnp.asarray(-1, jnp.int32))
-    keys = jax.random.split(key_steps, horizon)
-    _, (states, beliefs, actions) = jax.jit(lambda: jax.lax.scan(advance, begin, keys))()
-    parts = {"context": context, "states": states, "beliefs": beliefs, "actions": actions}
-    return {name: np.asarray(part).tolist() for name, part in parts.items()}
+    actor = PolicyActor(problem, policy)
+    episode = policy_play(problem, actor, jax.random.key(seed), episodes=1, horizon=horizon)
+    parts = {
+        "states": episode.states,
+        "beliefs": episode.notes.probs,
+        "actions": episode.actions,
+    }
+    steps = {name: np.asarray(part)[0, :-1].tolist() for name, part in parts.items()}
+    return {"context": int(episode.contexts[0, 0]), **steps}
 
 
 @styled

@@ -9,15 +9,15 @@ import numpy as np
 from bigtrain import envs
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.bayes_rl import config as bayes_rl_config
-from bigtrain.bayes_rl.learn import COARSE
 from bigtrain.data import Demonstrations
-from bigtrain.evaluate import evaluate_exactly
 from bigtrain.experiments import drawing, learning, maps
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share
+from bigtrain.finite.certificates import COARSE
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.evaluation import evaluate_exactly
 from bigtrain.finite.exact import map_reward, solve_bayes
 from bigtrain.finite.expert import anywhere, demonstrate
 from bigtrain.fit import FitConfig

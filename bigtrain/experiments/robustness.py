@@ -12,13 +12,13 @@ import numpy as np
 
 from bigtrain import envs
 from bigtrain.data import Demonstrations
-from bigtrain.evaluate import policy_value
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import task_of
 from bigtrain.experiments.statistics import estimate
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.evaluation import policy_value
 from bigtrain.finite.exact import map_reward, solve_bayes
 from bigtrain.finite.expert import anywhere, demonstrate
 from bigtrain.reward.irl import IRLConfig

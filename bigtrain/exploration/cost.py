@@ -13,7 +13,7 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.errors import ConfigError
 from bigtrain.exploration.kpriors import KPrior, Uniform
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import CMDP, State
+from bigtrain.problem import Simulator, State
 
 States = Sequence[int | str] | Callable[[State], bool | Bool[Array, ""]]
 """States by index or name (finite problems), or as a predicate.
@@ -51,6 +51,14 @@ class CostOfExploration:
         table[np.ix_(states, actions)] = _fit(values, shape, named)
         return table
 
+    def describe(self, cmdp: Simulator) -> str:
+        """The set and the prior in words that are the same in another process."""
+        if isinstance(cmdp, TabularCMDP):
+            states, actions = self.indices(cmdp)
+            return f"states {states}, actions {actions}, {self.k!r}"
+        predicate = getattr(self.states, "__qualname__", type(self.states).__qualname__)
+        return f"states {predicate}, actions {self.actions}, {self.k!r}"
+
     def indices(self, cmdp: TabularCMDP) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The states and the actions that span the exploration set, in the order of `k`."""
         if callable(self.states):
@@ -62,13 +70,13 @@ class CostOfExploration:
             raise _empty(f"{len(states)} states and {len(actions)} actions")
         return states, actions
 
-    def contains(self, cmdp: CMDP, state: State, action: Int[Array, ""]) -> Bool[Array, ""]:
+    def contains(self, cmdp: Simulator, state: State, action: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether the prior speaks of one pair; compiles."""
         row, column = self._place(cmdp, state, action)
         return (row >= 0) & (column >= 0)
 
     def pick(
-        self, cmdp: CMDP, values: Float[Array, "..."], state: State, action: Int[Array, ""]
+        self, cmdp: Simulator, values: Float[Array, "..."], state: State, action: Int[Array, ""]
     ) -> Float[Array, ""]:
         """The entry for one pair of the set, of `values` in the shape of the fields of `k`."""
         values = values.reshape((1, 1, *values.shape)[-2:])
@@ -76,7 +84,7 @@ class CostOfExploration:
         # Clipped, since an axis of length 1 counts for every state or action.
         return values.at[row, column].get(mode="clip")
 
-    def check_set(self, cmdp: CMDP) -> None:
+    def check_set(self, cmdp: Simulator) -> None:
         """Raises where the exploration set is empty or `k` does not fit it."""
         if isinstance(cmdp, TabularCMDP):
             self.spread(cmdp, self.k.mean)
@@ -113,7 +121,7 @@ class CostOfExploration:
             )
 
     def _place(
-        self, cmdp: CMDP, state: State, action: Int[Array, ""]
+        self, cmdp: Simulator, state: State, action: Int[Array, ""]
     ) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """Row and column of the pair in the fields of `k`, -1 outside."""
         if isinstance(cmdp, TabularCMDP):
@@ -143,7 +151,7 @@ class CostOfExploration:
 
         return explores
 
-    def _actions(self, cmdp: CMDP) -> tuple[int, ...]:
+    def _actions(self, cmdp: Simulator) -> tuple[int, ...]:
         if self.actions is None:
             return tuple(range(cmdp.num_actions))
         if isinstance(cmdp, TabularCMDP):

@@ -1,6 +1,7 @@
 """The Bayesian reward distribution: the posterior rescaled, with p(k) where exploring is done."""
 
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from bigtrain.errors import ConfigError
 from bigtrain.exploration.cost import CostOfExploration
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import CMDP, State
+from bigtrain.problem import Simulator, State
 from bigtrain.reward.irl import RewardPosterior
 
 FLOAT32_TOLERANCE = 1e-4
@@ -51,7 +52,7 @@ class PredictiveReward(eqx.Module):
     stretched ω to ω̄. Methods of one pair compile for any problem; tables are of finite ones.
     """
 
-    cmdp: CMDP
+    cmdp: Simulator
     weights: Float[np.ndarray | Array, " feature"]
     bias: float
     covariance: Float[np.ndarray | Array, "feature feature"]
@@ -99,6 +100,12 @@ class PredictiveReward(eqx.Module):
             return mean
         worth = self.exploration.spread(cmdp, self.exploration.k.mean * self.reward_range[1])
         return np.where(self.exploration.mask(cmdp), worth, mean)
+
+    def as_function(self) -> Callable[[State, Int[Array, ""]], Float[Array, ""]]:
+        """The predictive mean, as `evaluate` wants a reward: from tables in finite problems."""
+        if isinstance(self.cmdp, TabularCMDP):
+            return self.cmdp.tabulate(self.table())
+        return self.mean
 
     def irl_table(self) -> Float[np.ndarray, "state action"]:
         """The same before the exploration prior."""
@@ -166,7 +173,7 @@ class PredictiveReward(eqx.Module):
 
 
 def check_settings(
-    cmdp: CMDP, reward_range: tuple[float, float], exploration: CostOfExploration | None
+    cmdp: Simulator, reward_range: tuple[float, float], exploration: CostOfExploration | None
 ) -> None:
     """Raises where phase 2 could not be done, so that it is known before phase 1.
 
@@ -182,7 +189,7 @@ def check_settings(
 
 
 def predictive_reward(
-    cmdp: CMDP,
+    cmdp: Simulator,
     posterior: RewardPosterior,
     *,
     reward_range: tuple[float, float],
@@ -227,7 +234,7 @@ def predictive_reward(
     )
 
 
-def _features_of(cmdp: CMDP, states: State | None) -> Float[np.ndarray, "pair feature"]:
+def _features_of(cmdp: Simulator, states: State | None) -> Float[np.ndarray, "pair feature"]:
     """ν of every action in a batch of states, states first."""
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(states)}
     if len(sizes) != 1 or sizes & {(), (0,)}:

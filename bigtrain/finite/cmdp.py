@@ -1,22 +1,25 @@
 """Finite problems: contextual MDPs written as arrays."""
 
-import collections
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 from scipy import sparse
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.errors import CMDPError
+from bigtrain.errors import CMDPError, PlanningError
 from bigtrain.finite import transitions as transitions_lib
+from bigtrain.finite.demonstrations import Names, check_transitions, find_states
 from bigtrain.finite.transitions import Transitions
-from bigtrain.problem import CMDP
+from bigtrain.problem import CMDP, Discrete, Trajectories, Where, spaces
+
+MOST_EXAMPLES = 1_024
+"""How many states tell networks what observations are like."""
 
 
 @final
@@ -51,9 +54,9 @@ class TabularCMDP(CMDP):
     observer: Shaped[np.ndarray | Array, "state ..."] | Callable[[Array], Array] | None
     gamma: float = eqx.field(static=True)
     state_names: tuple[str, ...] = eqx.field(static=True)
-    action_names: tuple[str, ...] = eqx.field(static=True)
-    context_names: tuple[str, ...] = eqx.field(static=True)
-    task: Task | None = eqx.field(static=True)
+    _actions: Discrete
+    _context_names: tuple[str, ...] = eqx.field(static=True)
+    _task: Task | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -71,20 +74,22 @@ class TabularCMDP(CMDP):
     ):
         dynamics = transitions_lib.convert(transitions)
         num_contexts, num_states, num_actions, _ = dynamics.probabilities.shape
-        self.state_names = _check_names("state_names", state_names, "s", num_states)
-        self.action_names = _check_names("action_names", action_names, "a", num_actions)
-        self.context_names = _check_names("context_names", context_names, "context-", num_contexts)
+        self.state_names = spaces.name("state_names", state_names, "s", num_states)
+        self._actions = Discrete(spaces.name("action_names", action_names, "a", num_actions))
+        self._context_names = spaces.name("context_names", context_names, "context-", num_contexts)
         self.successors, self.probabilities = transitions_lib.check(
             dynamics, name_row=self._name_row
         )
-        self.context_prior = _check_distribution("context_prior", context_prior, self.context_names)
-        self.initial = _check_distribution("initial", initial, self.state_names)
+        self.context_prior = spaces.check_distribution(
+            "context_prior", context_prior, self.context_names
+        )
+        self.initial = spaces.check_distribution("initial", initial, self.state_names)
         if not 0 <= gamma < 1:
             raise CMDPError(f"`gamma` must be at least 0 and below 1, got {gamma}.")
         self.gamma = float(gamma)
         self.feature_table = _check_features(features, num_states, num_actions)
         self.observer = _check_observations(observations, num_states)
-        self.task = task
+        self._task = task
 
     def _name_row(self, row: tuple[int, ...]) -> str:
         context, state, action = row
@@ -100,6 +105,18 @@ class TabularCMDP(CMDP):
     @property
     def num_actions(self) -> int:
         return self.successors.shape[1]
+
+    @property
+    def actions(self) -> Discrete:
+        return self._actions
+
+    @property
+    def task(self) -> Task | None:
+        return self._task
+
+    @property
+    def context_names(self) -> tuple[str, ...]:
+        return self._context_names
 
     @property
     def num_features(self) -> int:
@@ -121,8 +138,8 @@ class TabularCMDP(CMDP):
         context: Int[Array, ""],
     ) -> Int[Array, ""]:
         logits = jnp.log(jnp.asarray(self.probabilities)[context, state, action])
-        place = jax.random.categorical(key, logits)
-        return jnp.asarray(self.successors)[state, action, place].astype(jnp.int32)
+        outcome = jax.random.categorical(key, logits)
+        return jnp.asarray(self.successors)[state, action, outcome].astype(jnp.int32)
 
     def observe(self, state: Int[Array, ""]) -> Shaped[Array, "..."]:
         if self.observer is None:
@@ -174,6 +191,92 @@ class TabularCMDP(CMDP):
         matches = (jnp.asarray(table) == observation).reshape(self.num_states, -1).all(-1)
         return jnp.argmax(matches).astype(jnp.int32), matches.any()
 
+    def encoder(self, encode: Callable[[Array], Any], num_uses: int) -> Callable[[Array], Any]:
+        if self.num_states > num_uses:
+            return super().encoder(encode, num_uses)
+        every = jnp.arange(self.num_states)
+        return Lookup(jax.vmap(lambda state: encode(self.observe(state)))(every))
+
+    def map_steps(
+        self,
+        encode: Callable[[Array], Any],
+        function: Callable[[Any, Int[Array, ""], Any], Array],
+        trajectories: Trajectories,
+    ) -> Float[Array, "row moment ..."]:
+        if self.successors.size > trajectories.actions.size:
+            return super().map_steps(encode, function, trajectories)
+        codes = self.encoder(encode, self.num_states)(jnp.arange(self.num_states))
+        successors, actions = jnp.asarray(self.successors), jnp.arange(self.num_actions)
+        each = jax.vmap(function, (None, None, 0))  # outcomes, then actions, then states
+        each = jax.vmap(jax.vmap(each, (None, 0, 0)), (0, None, 0))
+        table = each(codes, actions, jax.tree.map(lambda leaf: leaf[successors], codes))
+        before = jnp.roll(trajectories.states, 1, axis=1)
+        taken = jnp.maximum(trajectories.previous_actions, 0)
+        reached = successors[before, taken] == trajectories.states[..., None]
+        return table[before, taken, jnp.argmax(reached, -1)]
+
+    def sample_states(self, key: PRNGKeyArray) -> Int[Array, " state"]:
+        """All states, or some of them where there are very many."""
+        states = jnp.arange(self.num_states)
+        if self.num_states > MOST_EXAMPLES:
+            states = jax.random.choice(key, states, (MOST_EXAMPLES,), replace=False)
+        return states
+
+    def read_states(
+        self, observations: Shaped[np.ndarray, "row ..."], where: Where
+    ) -> Int[np.ndarray, " row"]:
+        """The state behind each observation; integer scalars are states already."""
+        return find_states(
+            observations, self.observation_array, self.num_states, self.state_names, where
+        )
+
+    def check_steps(
+        self,
+        states: Int[np.ndarray, " moment"],
+        actions: Int[np.ndarray, " step"],
+        lengths: Int[np.ndarray, " trajectory"],
+        contexts: Int[np.ndarray, " trajectory"] | None,
+        where: Where,
+    ) -> None:
+        """Raises where a trajectory is possible in no context, or not in its own."""
+        left = np.arange(len(actions)) + np.repeat(np.arange(len(lengths)), lengths)
+        check_transitions(
+            self.transitions,
+            np.asarray(self.context_prior) > 0,
+            Names(self.state_names, self.action_names, self.context_names),
+            states=states[left],
+            actions=actions,
+            next_states=states[left + 1],
+            first_steps=np.cumsum(lengths) - lengths,
+            contexts=contexts,
+            where=where,
+        )
+
+    def tabulate(self, reward: Any) -> "Lookup":
+        return Lookup(self.reward_table(reward))
+
+    def reward_table(self, reward: ArrayLike) -> Float[np.ndarray, "state action"]:
+        """`reward` as an array [state, action]; one value a state is enough."""
+        table = np.asarray(reward, np.float64)
+        if table.shape == (self.num_states,):
+            table = np.repeat(table[:, None], self.num_actions, axis=1)
+        if table.shape != (self.num_states, self.num_actions) or not np.isfinite(table).all():
+            raise PlanningError(
+                f"`reward` must be finite, with the shape ({self.num_states},) or "
+                f"({self.num_states}, {self.num_actions}), got the shape {table.shape}"
+                + ("." if np.isfinite(table).all() else " with NaN or infinity in it.")
+            )
+        return table
+
+    def mark(self, states: Any) -> Any:
+        if callable(states):
+            return states
+        if not len(states):
+            return None
+        mask = np.zeros(self.num_states, bool)
+        mask[list(self.state_indices(states))] = True
+        return Lookup(mask)
+
     def observation_array(self) -> Shaped[np.ndarray, "state ..."]:
         """What every state looks like."""
         if self.observer is None or callable(self.observer):
@@ -189,11 +292,11 @@ class TabularCMDP(CMDP):
 
     def state_indices(self, states: Iterable[int | np.integer | str]) -> tuple[int, ...]:
         """The indices of states given by index or by name."""
-        return tuple(_index("state", state, self.state_names) for state in states)
+        return tuple(spaces.find("state", state, self.state_names) for state in states)
 
     def action_indices(self, actions: Iterable[int | np.integer | str]) -> tuple[int, ...]:
         """The indices of actions given by index or by name."""
-        return tuple(_index("action", action, self.action_names) for action in actions)
+        return tuple(spaces.find("action", action, self.action_names) for action in actions)
 
     def occurring_states(self) -> Bool[np.ndarray, " state"]:
         """Which states can occur: in some context of the prior, after some actions."""
@@ -208,48 +311,14 @@ class TabularCMDP(CMDP):
         return found
 
 
-def _check_names(
-    field: str, names: Sequence[str] | None, prefix: str, count: int
-) -> tuple[str, ...]:
-    if names is None:
-        return tuple(f"{prefix}{index}" for index in range(count))
-    names = tuple(str(name) for name in names)
-    if len(names) != count:
-        raise CMDPError(f"`{field}` must have {count} entries, got {len(names)}: {names}.")
-    if len(set(names)) < count:
-        repeated, _ = collections.Counter(names).most_common(1)[0]
-        raise CMDPError(f"`{field}` must differ from each other, got {repeated!r} twice.")
-    return names
+@final
+class Lookup(eqx.Module):
+    """A table as a function of indices: arrays whose first axes these are."""
 
+    table: PyTree
 
-def _index(kind: str, given: int | np.integer | str, names: tuple[str, ...]) -> int:
-    if isinstance(given, str):
-        if given in names:
-            return names.index(given)
-        raise CMDPError(f"{given!r} is not the name of a {kind}. There are: {', '.join(names)}.")
-    if not 0 <= int(given) < len(names):
-        raise CMDPError(f"A {kind} must be from 0 to {len(names) - 1}, got {given}.")
-    return int(given)
-
-
-def _check_distribution(
-    field: str, given: ArrayLike, names: tuple[str, ...]
-) -> Float[np.ndarray, " outcome"]:
-    values = np.asarray(given, np.float64)
-    if values.shape != (len(names),):
-        raise CMDPError(
-            f"`{field}` must have the shape ({len(names)},), as `transitions` has it, "
-            f"got {values.shape}."
-        )
-    wrong = np.flatnonzero(~(values >= 0) | ~np.isfinite(values))
-    if len(wrong):
-        raise CMDPError(
-            f"`{field}` must be probabilities, finite and not negative, "
-            f"but {names[wrong[0]]!r} has {values[wrong[0]]:.6g}."
-        )
-    if abs(values.sum() - 1) > transitions_lib.ROW_SUM_TOLERANCE:
-        raise CMDPError(f"`{field}` must sum to one, got {values.sum():.6g}.")
-    return values / values.sum()
+    def __call__(self, *indices: Int[Array, "..."]) -> Any:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[indices], self.table)
 
 
 def _check_features(

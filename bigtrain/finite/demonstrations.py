@@ -1,27 +1,33 @@
 """Demonstrations held against a problem: which states they visit, and whether they can."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from bigtrain.data.arrays import Where, is_state_indices
+from bigtrain.data.arrays import check_below, is_state_indices
 from bigtrain.errors import DemonstrationError
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import CMDP
+from bigtrain.finite.transitions import Transitions
+from bigtrain.problem import Where
 
 _NO_STATE = -1
 
 
 def find_states(
-    observations: Shaped[np.ndarray, "observation ..."], cmdp: TabularCMDP, where: Where
+    observations: Shaped[np.ndarray, "observation ..."],
+    observation_array: Callable[[], Shaped[np.ndarray, "state ..."]],
+    num_states: int,
+    state_names: tuple[str, ...],
+    where: Where,
 ) -> Int[np.ndarray, " observation"]:
-    """The state behind each observation. `where` words the place of a flat index."""
+    """The state behind each observation. `where` words the place of a flat index.
+
+    What states look like is only asked for where observations are more than their numbers.
+    """
     if is_state_indices(observations):
-        return check_below("observations", observations, cmdp.num_states, "states", where)
-    table = np.asarray(cmdp.observation_array())
+        return check_below("observations", observations, num_states, "states", where)
+    table = np.asarray(observation_array())
     if observations.shape[1:] != table.shape[1:]:
         raise DemonstrationError(
             f"`observations` must be state indices or have the shape {table.shape[1:]} of the "
@@ -39,35 +45,10 @@ def find_states(
         state = int(states[ambiguous])
         raise DemonstrationError(
             f"`observations` must tell the states apart, but {where(ambiguous)} looks like both "
-            f"`{cmdp.state_names[state]}` and `{cmdp.state_names[twins[state]]}`. Give state "
+            f"`{state_names[state]}` and `{state_names[twins[state]]}`. Give state "
             "indices as observations."
         )
     return states
-
-
-def check_observations(
-    observations: Shaped[np.ndarray, "observation ..."], cmdp: CMDP, where: Where
-) -> None:
-    """Raises unless these are observations from which a simulator's states can be told."""
-    state = jax.eval_shape(cmdp.reset, jax.random.key(0), jnp.asarray(0))
-    seen = jax.eval_shape(cmdp.observe, state)
-    if observations.shape[1:] != seen.shape:
-        raise DemonstrationError(
-            f"`observations` must have the shape {seen.shape} of the problem's observations, "
-            f"got {observations.shape[1:]}."
-        )
-    told, _ = jax.eval_shape(cmdp.identify, jax.ShapeDtypeStruct(seen.shape, observations.dtype))
-    if jax.tree.map(jnp.shape, told) != jax.tree.map(jnp.shape, state):
-        raise DemonstrationError(
-            f"A state must be told from its observation, but `{type(cmdp).__name__}.identify` "
-            f"gives {told} where states are {state}. Override it."
-        )
-    known = jax.jit(jax.vmap(lambda seen: cmdp.identify(seen)[1]))(jnp.asarray(observations))
-    unknown = _first(~np.asarray(known))
-    if unknown is not None:
-        raise DemonstrationError(
-            f"`observations` must be of the problem's states, but {where(unknown)} looks like none."
-        )
 
 
 def _match_rows(
@@ -103,21 +84,18 @@ def _comparable_bytes(values: np.ndarray, dtype: np.dtype) -> memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def check_below(
-    field: str, values: Int[np.ndarray, " entry"], limit: int, noun: str, where: Where
-) -> Int[np.ndarray, " entry"]:
-    """`values`, all of them below `limit`."""
-    place = _first(values >= limit)
-    if place is not None:
-        raise DemonstrationError(
-            f"`{field}` must be below {limit}, the number of {noun}, "
-            f"but {where(place)} has {values[place]}."
-        )
-    return values
+class Names(NamedTuple):
+    """What states, actions and contexts are called, for errors."""
+
+    states: tuple[str, ...]
+    actions: tuple[str, ...]
+    contexts: tuple[str, ...]
 
 
 def check_transitions(
-    cmdp: TabularCMDP,
+    dynamics: Transitions,
+    context_possible: Bool[np.ndarray, " context"],
+    names: Names,
     *,
     states: Int[np.ndarray, " step"],
     actions: Int[np.ndarray, " step"],
@@ -132,21 +110,21 @@ def check_transitions(
     """
 
     def refuse(step: int, reason: str) -> DemonstrationError:
-        state, action = cmdp.state_names[states[step]], cmdp.action_names[actions[step]]
+        state, action = names.states[states[step]], names.actions[actions[step]]
         return DemonstrationError(
             f"Demonstrations must be possible in the problem, but {where(step)} goes from "
-            f"`{state}` by `{action}` to `{cmdp.state_names[next_states[step]]}`, {reason}."
+            f"`{state}` by `{action}` to `{names.states[next_states[step]]}`, {reason}."
         )
 
-    possible = _possible(cmdp, states, actions, next_states)
+    possible = _possible(dynamics, states, actions, next_states)
     if contexts is not None:
         trajectory = np.searchsorted(first_steps, np.arange(len(actions)), side="right") - 1
         context = contexts[trajectory]
         step = _first(~possible[context, np.arange(len(actions))])
         if step is not None:
-            name = cmdp.context_names[context[step]]
+            name = names.contexts[context[step]]
             raise refuse(step, f"which is impossible in its context `{name}`")
-    possible = possible & (np.asarray(cmdp.context_prior) > 0)[:, None]
+    possible = possible & context_possible[:, None]
     step = _first(~possible.any(0))
     if step is not None:
         raise refuse(step, "which is impossible in every context of the prior")
@@ -164,16 +142,17 @@ def _first(mask: Any) -> int | None:
 
 
 def _possible(
-    cmdp: TabularCMDP,
+    dynamics: Transitions,
     states: Int[np.ndarray, " step"],
     actions: Int[np.ndarray, " step"],
     next_states: Int[np.ndarray, " step"],
 ) -> Bool[np.ndarray, "context step"]:
     """Whether each step has a positive probability in each context."""
-    shape = (cmdp.num_states, cmdp.num_actions, cmdp.num_states)
+    num_states, num_actions, _ = dynamics.successors.shape
+    shape = (num_states, num_actions, num_states)
     codes = np.ravel_multi_index((states, actions, next_states), shape)
     kinds, inverse = np.unique(codes, return_inverse=True)
     state, action, next_state = np.unravel_index(kinds, shape)
-    follows = np.asarray(cmdp.successors)[state, action] == next_state[:, None]
-    likely = np.asarray(cmdp.probabilities)[:, state, action] > 0
+    follows = dynamics.successors[state, action] == next_state[:, None]
+    likely = dynamics.probabilities[:, state, action] > 0
     return (likely & follows).any(-1)[:, inverse]

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.data import Demonstrations
@@ -14,7 +14,7 @@ from bigtrain.errors import ConfigError
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.exact import planning
 from bigtrain.finite.policies import PrivilegedPolicy
-from bigtrain.rollout import Rollout, rollout
+from bigtrain.problem import Trajectories
 
 
 def plan_expert(
@@ -67,17 +67,13 @@ def demonstrate(
         chosen = _check_contexts(contexts, episodes, cmdp.num_contexts)
     start = cmdp.initial if initial is None else _check_initial(initial, cmdp.num_states)
     first = jax.random.categorical(key_first, jnp.log(jnp.asarray(start)), shape=(episodes,))
+    expert = plan_expert(cmdp, reward, error_rate=error_rate)
     played = _play(
-        cmdp,
-        plan_expert(cmdp, reward, error_rate=error_rate),
-        jax.random.split(key_episodes, episodes),
-        jnp.asarray(chosen),
-        first.astype(jnp.int32),
-        horizon,
+        cmdp, expert, key_episodes, jnp.asarray(chosen), first.astype(jnp.int32), horizon
     )
     return Demonstrations(
         observations=np.asarray(played.states).ravel(),
-        actions=np.asarray(played.actions).ravel(),
+        actions=np.asarray(played.actions)[:, :-1].ravel(),
         lengths=np.full(episodes, horizon),
         contexts=np.asarray(chosen) if reveal_contexts else None,
     )
@@ -87,15 +83,20 @@ def demonstrate(
 def _play(
     cmdp: TabularCMDP,
     expert: PrivilegedPolicy,
-    keys: Key[Array, " episode"],
+    key: PRNGKeyArray,
     contexts: Int[Array, " episode"],
     first_states: Int[Array, " episode"],
     horizon: int,
-) -> Rollout:
-    def episode(key, context, first_state):
-        return rollout(cmdp, expert, key, horizon=horizon, context=context, first_state=first_state)
-
-    return jax.vmap(episode)(keys, contexts, first_states)
+) -> Trajectories:
+    return cmdp.collect(
+        expert,
+        key,
+        num_envs=len(contexts),
+        horizon=horizon,
+        restart=False,
+        contexts=contexts,
+        first_states=first_states,
+    )
 
 
 def _check_contexts(

@@ -1,50 +1,62 @@
 """Policies of finite problems: tables, experts, and the exact Bayes-optimal policy."""
 
-from typing import final
+from typing import Any, ClassVar, final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from bigtrain.belief import BeliefState, Categorical
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.tracker import BeliefState, FilterTracker
-from bigtrain.policy.base import Decision, Policy
+from bigtrain.finite.inference import FiniteInference
+from bigtrain.policy import Decision, Policy
+from bigtrain.problem import Actor, State, draw_index
 
 
 @final
 class MemorylessPolicy(Policy):
-    """Acts on the present state alone, by a table. Keeps a belief all the same, for onlookers."""
+    """Acts on the present state alone, by a table: it knows no values, and learns nothing of the
+    context, so what it believes is the prior."""
 
     cmdp: TabularCMDP
     table: Float[np.ndarray | Array, "state action"]
 
-    def init(self) -> BeliefState:
-        return FilterTracker(self.cmdp).init()
+    def init(self) -> tuple[()]:
+        return ()
 
     def step(
-        self,
-        state: BeliefState,
-        observation: Shaped[Array, "..."],
-        previous_action: Int[Array, ""],
-    ) -> tuple[BeliefState, Decision]:
-        tracker = FilterTracker(self.cmdp)
-        state, belief, surprised = tracker.update(state, observation, previous_action)
-        probs = jnp.asarray(self.table)[state.last]
-        return state, Decision(probs, probs, belief, surprised)
+        self, state: tuple[()], observation: Shaped[Array, "..."], previous_action: Int[Array, ""]
+    ) -> tuple[tuple[()], Decision]:
+        seen, known = self.cmdp.identify(observation)
+        probs = jnp.asarray(self.table)[seen]
+        belief = Categorical(jnp.log(jnp.asarray(self.cmdp.context_prior)))
+        return (), Decision(probs, jnp.full(probs.shape, jnp.nan), belief, ~known)
 
 
 @final
-class PrivilegedPolicy(eqx.Module):
+class PrivilegedPolicy(Actor):
     """Acts on the state and on the context, which only an expert sees."""
 
+    num_draws: ClassVar[int] = 1
     cmdp: TabularCMDP
     table: Float[np.ndarray | Array, "context state action"]
 
     def in_context(self, context: Int[Array, ""]) -> MemorylessPolicy:
         """The policy of one who was told the context."""
         return MemorylessPolicy(self.cmdp, jnp.asarray(self.table)[context])
+
+    def init(self, env: Int[Array, ""], context: Int[Array, ""]) -> Int[Array, ""]:
+        return context
+
+    def act(
+        self,
+        memory: Int[Array, ""],
+        state: State,
+        previous_action: Int[Array, ""],
+        draws: Float[Array, "1"],
+    ) -> tuple[Int[Array, ""], Int[Array, ""], Any]:
+        return memory, draw_index(jnp.asarray(self.table)[memory, state], draws[0]), None
 
 
 @final
@@ -62,7 +74,7 @@ class BayesPolicy(Policy):
     baseline: float
 
     def init(self) -> BeliefState:
-        return FilterTracker(self.cmdp).init()
+        return FiniteInference(self.cmdp).init()
 
     def step(
         self,
@@ -70,12 +82,13 @@ class BayesPolicy(Policy):
         observation: Shaped[Array, "..."],
         previous_action: Int[Array, ""],
     ) -> tuple[BeliefState, Decision]:
-        tracker = FilterTracker(self.cmdp)
-        state, belief, surprised = tracker.update(state, observation, previous_action)
-        values = self.action_values(state.last, jnp.exp(state.log_belief))
+        inference = FiniteInference(self.cmdp)
+        state, info = inference.update(state, inference.encode(observation), previous_action)
+        belief = inference.belief(state)
+        values = self.action_values(state.last, belief.probs)
         probs = jax.nn.one_hot(jnp.argmax(values), self.cmdp.num_actions)
         values = values + self.baseline / (1 - self.cmdp.gamma)
-        return state, Decision(probs, values, belief, surprised)
+        return state, Decision(probs, values, belief, info.impossible)
 
     def action_values(
         self, state: Int[Array, ""], belief: Float[Array, " context"]

@@ -15,9 +15,7 @@ from scipy import sparse
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.errors import CMDPError
-
-ROW_SUM_TOLERANCE = 1e-5  # rows computed in float32 are off by about this much
-"""How far a row of probabilities may be from one before it counts as an error."""
+from bigtrain.problem.spaces import SUM_TOLERANCE
 
 
 class Transitions(NamedTuple):
@@ -121,7 +119,7 @@ def check(
             f"{name_row(place[:3])} has {probabilities[place]:.6g} for the next state {next_state}."
         )
     sums = probabilities.sum(-1)
-    wrong = np.abs(sums - 1) > ROW_SUM_TOLERANCE
+    wrong = np.abs(sums - 1) > SUM_TOLERANCE
     if wrong.any():
         row = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise CMDPError(

@@ -19,7 +19,8 @@ NO_ACTION = -1
 class Decision(NamedTuple):
     """What a policy makes of the present moment.
 
-    `surprised` says that no context explains the observation; the belief is then the last one.
+    `values` are NaN where a policy knows none. `surprised` says that no context explains the
+    observation; the belief is then the last one.
     """
 
     probs: Float[Array, " action"]

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from bigtrain.belief.amortised import LEAST_LOG_PROB
-from bigtrain.belief.tracker import BeliefTracker
+from bigtrain.belief import Belief, InferenceModel
 from bigtrain.errors import ConfigError
 from bigtrain.learning.networks import Encoder, NetworkConfig, linear
 from bigtrain.policy.base import Decision, Policy
@@ -49,9 +48,8 @@ class PolicyConfig:
 class ValueNetwork(eqx.Module):
     """Q(history, ·) from an observation, a belief, and what a core remembers.
 
-    A dueling head: the mean over actions, and what each adds to it. Beliefs enter both as
-    probabilities, in which values of fixed plans are linear, and as clipped log-probabilities, in
-    which beliefs near certainty can be told apart (design, point 11).
+    A dueling head: the mean over actions, and what each adds to it. Beliefs enter as they encode
+    themselves.
     """
 
     encoder: Encoder
@@ -102,25 +100,23 @@ class ValueNetwork(eqx.Module):
         self,
         memory: Float[Array, " core"],
         code: Float[Array, " width"],
-        log_belief: Float[Array, " context"],
+        belief: Belief,
         previous_action: Int[Array, ""],
     ) -> Float[Array, " core"]:
         """What the core remembers after an observation with this code."""
         if self.core is None:
             return memory
         done = jax.nn.one_hot(previous_action, len(self.advantages))
-        believed = _tell_apart(log_belief)
-        return self.core(_together(jax.nn.relu(code), believed, done), memory)
+        return self.core(_together(jax.nn.relu(code), belief.encode_briefly(), done), memory)
 
     def hidden(
         self,
         code: Float[Array, " width"],
-        log_belief: Float[Array, " context"],
+        belief: Belief,
         memory: Float[Array, " core"],
     ) -> Float[Array, " hidden"]:
         """What the head sees, with a constant at the end."""
-        probs = 2 * jnp.exp(log_belief) - 1
-        values = code + self.belief_entry(_together(probs, _tell_apart(log_belief)))
+        values = code + self.belief_entry(_together(belief.encode()))
         if self.core_entry is not None:
             values = values + self.core_entry(memory)
         for layer in self.layers:
@@ -144,12 +140,8 @@ def _together(*parts: Float[Array, " _"]) -> Float[Array, " whole"]:
     return jax.lax.optimization_barrier(jnp.concatenate(parts))
 
 
-def _tell_apart(log_belief: Float[Array, " context"]) -> Float[Array, " context"]:
-    return jnp.maximum(log_belief, LEAST_LOG_PROB) / 4
-
-
 class EpisodeState(NamedTuple):
-    """An episode as a learned policy knows it: the tracker's memory and the core's."""
+    """An episode as a learned policy knows it: the inference model's memory and the core's."""
 
     begun: Bool[Array, ""]
     tracked: Any
@@ -164,14 +156,14 @@ class NetworkPolicy(Policy):
     are those of the predictive reward.
     """
 
-    tracker: BeliefTracker
+    inference: InferenceModel
     network: ValueNetwork
     baseline: Float[Array, ""] | float
     scale: Float[Array, ""] | float
     gamma: float = eqx.field(static=True)
 
     def init(self) -> EpisodeState:
-        return EpisodeState(jnp.asarray(False), self.tracker.init(), self.network.init())
+        return EpisodeState(jnp.asarray(False), self.inference.init(), self.network.init())
 
     def step(
         self,
@@ -180,11 +172,13 @@ class NetworkPolicy(Policy):
         previous_action: Int[Array, ""],
     ) -> tuple[EpisodeState, Decision]:
         previous = jnp.where(state.begun, previous_action, NO_ACTION)
-        tracked, belief, surprised = self.tracker.update(state.tracked, observation, previous)
+        seen = self.inference.encode(observation)
+        tracked, info = self.inference.update(state.tracked, seen, previous)
+        belief = self.inference.belief(tracked)
         code = self.network.encode(observation)
-        memory = self.network.advance(state.memory, code, belief.log_probs, previous)
-        values = self.network.head @ self.network.hidden(code, belief.log_probs, memory)
+        memory = self.network.advance(state.memory, code, belief, previous)
+        values = self.network.head @ self.network.hidden(code, belief, memory)
         probs = jax.nn.one_hot(jnp.argmax(values), len(values))
         values = values * self.scale + self.baseline / (1 - self.gamma)
         after = EpisodeState(jnp.asarray(True), tracked, memory)
-        return after, Decision(probs, values, belief, surprised)
+        return after, Decision(probs, values, belief, info.impossible)

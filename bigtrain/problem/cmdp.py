@@ -1,44 +1,28 @@
 """Simulators written in JAX: contextual MDPs as pure functions of one episode.
 
 A context θ is drawn once an episode and stays hidden from the agent; it changes the dynamics,
-never the reward. Contexts are numbered: θ is an index into `context_prior`. No episode ends:
-states that end a task lead to themselves for ever.
+never the reward. Contexts are numbered: θ is an index into `context_prior`.
 """
 
 import abc
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
-from bigtrain.errors import UnknownDynamicsError
-
-NO_ACTION = -1
-"""The previous action of an episode's first step."""
-
-State = Any
-"""What a simulator calls its state: any pytree. Finite problems use an index."""
+from bigtrain.devices import shard
+from bigtrain.errors import DemonstrationError, UnknownDynamicsError
+from bigtrain.problem.simulator import Simulator, Where
+from bigtrain.problem.trajectories import NO_ACTION, Actor, State, Trajectories
 
 
-class CMDP(eqx.Module):
+class CMDP(Simulator):
     """A contextual MDP as pure functions of one episode.
 
     Batch them with `jax.vmap` and compile them with `eqx.filter_jit`.
     """
-
-    context_prior: eqx.AbstractVar[Any]
-    gamma: eqx.AbstractVar[float]
-
-    @property
-    @abc.abstractmethod
-    def num_actions(self) -> int:
-        """How many actions there are, numbered from 0."""
-
-    @property
-    def num_contexts(self) -> int:
-        return len(self.context_prior)
 
     def sample_context(self, key: PRNGKeyArray) -> Int[Array, ""]:
         """Draws θ from the prior."""
@@ -54,36 +38,13 @@ class CMDP(eqx.Module):
     ) -> State:
         """Draws the state that follows."""
 
-    @abc.abstractmethod
-    def observe(self, state: State) -> Shaped[Array, "..."]:
-        """What the agent sees of a state."""
-
-    def identify(self, observation: Shaped[Array, "..."]) -> tuple[State, Bool[Array, ""]]:
-        """The state that looks like `observation`, and whether there is one.
-
-        As it stands an observation is the state itself; override it where `observe` is more.
-        """
-        return observation, jnp.asarray(True)
-
-    @abc.abstractmethod
-    def features(self, state: State, action: Int[Array, ""]) -> Float[Array, " feature"]:
-        """ν(s, a): the reward is linear in these (Assumption 3.1)."""
-
-    def is_absorbing(self, state: State) -> Bool[Array, ""]:
-        """Whether a state leads to itself for ever, whatever is done and in every context.
-
-        Learners spend no time in such states. As it stands there are none; override it where a
-        task has an end.
-        """
-        return jnp.asarray(False)
-
     def transition_log_prob(
         self, state: State, action: Int[Array, ""], next_state: State, context: Int[Array, ""]
     ) -> Float[Array, ""]:
         """log p(s' | s, a, θ). Simulators that know it override this."""
         raise UnknownDynamicsError(
             f"`{type(self).__name__}` does not know the probability of a transition. Override "
-            "`transition_log_prob`, or use a learned belief in place of the exact filter."
+            "`transition_log_prob`, or let the belief be learned."
         )
 
     def context_log_likelihood(
@@ -92,3 +53,102 @@ class CMDP(eqx.Module):
         """log p(s' | s, a, θ) for every θ."""
         contexts = jnp.arange(self.num_contexts)
         return jax.vmap(lambda c: self.transition_log_prob(state, action, next_state, c))(contexts)
+
+    @property
+    def state_like(self) -> State:
+        return jax.eval_shape(self.reset, jax.random.key(0), jnp.asarray(0))
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        return jax.eval_shape(self.observe, self.state_like)
+
+    @property
+    def is_traceable(self) -> bool:
+        return True
+
+    @property
+    def knows_likelihood(self) -> bool:
+        state = self.state_like
+        try:
+            jax.eval_shape(self.context_log_likelihood, state, jnp.asarray(0), state)
+        except UnknownDynamicsError:
+            return False
+        return True
+
+    def read_states(self, observations: Shaped[np.ndarray, "row ..."], where: Where) -> State:
+        seen, state = self.observation, self.state_like
+        if observations.shape[1:] == seen.shape:
+            given = jax.ShapeDtypeStruct(seen.shape, observations.dtype)
+            told, _ = jax.eval_shape(self.identify, given)
+            if jax.tree.map(jnp.shape, told) != jax.tree.map(jnp.shape, state):
+                raise DemonstrationError(
+                    f"A state must be told from its observation, but "
+                    f"`{type(self).__name__}.identify` gives {told} where states are {state}. "
+                    "Override it."
+                )
+        return super().read_states(observations, where)
+
+    def collect(
+        self,
+        actor: Actor,
+        key: PRNGKeyArray,
+        *,
+        num_envs: int,
+        horizon: int,
+        restart: bool,
+        contexts: Int[Array, " env"] | None = None,
+        first_states: State | None = None,
+    ) -> Trajectories:
+        """As in every simulator; contexts and first states are drawn unless given."""
+        key_contexts, key_resets, key_steps, key_draws = jax.random.split(key, 4)
+        # All that restarts may need is drawn at once, a row for every moment: episodes begin again
+        # at different moments in different rows, and few large draws cost less than many small.
+        num_rows = horizon + 1 if restart else 1
+        shape = (num_rows, num_envs)
+        fresh_contexts = jax.vmap(jax.vmap(self.sample_context))(
+            jax.random.split(key_contexts, shape)
+        )
+        if contexts is not None:
+            fresh_contexts = jnp.broadcast_to(contexts, shape)
+        fresh_states = jax.vmap(jax.vmap(self.reset))(
+            jax.random.split(key_resets, shape), fresh_contexts
+        )
+        if first_states is not None:
+            fresh_states = jax.tree.map(
+                lambda drawn, given: jnp.broadcast_to(given, drawn.shape),
+                fresh_states,
+                first_states,
+            )
+        draws = jax.random.uniform(key_draws, (horizon + 1, num_envs, actor.num_draws))
+
+        def advance(row, inputs):
+            env, state, memory, previous, context = row
+            key_step, draw, fresh = inputs
+            memory, action, notes = actor.act(memory, state, previous, draw)
+            following = self.step(key_step, state, self.actions.action(action), context)
+            moment = Trajectories(
+                state, action, previous == NO_ACTION, context, jnp.asarray(True), notes
+            )
+            after = (following, memory, action, context)
+            if fresh is not None:
+                fresh_state, fresh_context = fresh
+                begun = (fresh_state, actor.init(env, fresh_context), _NONE, fresh_context)
+                ended = self.is_absorbing(state)
+                after = jax.tree.map(lambda new, old: jnp.where(ended, new, old), begun, after)
+            return (env, *after), moment
+
+        def play(env, state, context, inputs):
+            row = (env, state, actor.init(env, context), _NONE, context)
+            return jax.lax.scan(advance, row, inputs)[1]
+
+        envs, states, begins = shard(
+            (jnp.arange(num_envs), *jax.tree.map(lambda x: x[-1], (fresh_states, fresh_contexts)))
+        )
+        keys = jax.random.split(key_steps, (horizon + 1, num_envs))
+        fresh = (fresh_states, fresh_contexts) if restart else None
+        return jax.vmap(play, (0, 0, 0, 1))(
+            envs, states, begins, shard((keys, draws, fresh), axis=1)
+        )
+
+
+_NONE: Any = np.int32(NO_ACTION)

@@ -7,14 +7,11 @@ from bigtrain.reward.config import (
     paper_tiger_maze,
     paper_tiger_treasure,
 )
-from bigtrain.reward.infer import InferredReward, infer_reward
 
 __all__ = [
     "InferenceConfig",
-    "InferredReward",
     "RolloutConfig",
     "fast",
-    "infer_reward",
     "paper_tiger_maze",
     "paper_tiger_treasure",
 ]

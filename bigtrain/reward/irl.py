@@ -9,7 +9,6 @@ Everything here is a pure function of arrays that `jit` compiles, in the precisi
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -18,13 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from bigtrain import belief
-from bigtrain.belief import Filter
-from bigtrain.data import Demonstrations
-from bigtrain.errors import ConfigError, DemonstrationError
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.evidence import trajectory_log_evidence
-from bigtrain.problem import CMDP, State
+from bigtrain.errors import ConfigError
+from bigtrain.reward.expert import ExpertData
 
 Evidence = Literal["transitions", "transitions-and-actions"]
 """What tells an expert's context: p(θ | transitions), or Theorem 1's p(θ | ω, τ)."""
@@ -75,24 +69,6 @@ class IRLConfig:
         return np.broadcast_to(mean, (num_features,)).copy()
 
 
-class ExpertData(eqx.Module):
-    """Demonstrations with each visited state listed once.
-
-    `rows` says for each step where its state stands in `visited`. States of finite problems are
-    indices; any others are a pytree with `visited` as the leading axis.
-    """
-
-    visited: State
-    rows: Int[np.ndarray | Array, " step"]
-    actions: Int[np.ndarray | Array, " step"]
-    trajectories: Int[np.ndarray | Array, " step"]
-    log_evidence: Float[np.ndarray | Array, "trajectory context"]
-
-    @property
-    def num_visited(self) -> int:
-        return len(jax.tree.leaves(self.visited)[0])
-
-
 class RewardPosterior(NamedTuple):
     """N(ω*, Σ), the Laplace approximation of p(ω | demonstrations)."""
 
@@ -119,51 +95,6 @@ class MAPInfo(NamedTuple):
     gradient_norm: Float[Array, ""]
     num_steps: Int[Array, ""]
     converged: Bool[Array, ""]
-
-
-def expert_data(
-    cmdp: CMDP, demonstrations: Demonstrations, filter: Filter | None = None
-) -> ExpertData:
-    """The demonstrations as `cmdp` sees them, with p(θ | transitions) worked out.
-
-    `filter` takes the place of the exact one where the problem is not finite.
-    """
-    demonstrations = demonstrations.without_contexts()
-    demonstrations.check(cmdp)
-    if not isinstance(cmdp, TabularCMDP):
-        return _simulator_data(cmdp, demonstrations, filter or belief.ExactFilter(cmdp))
-    states = demonstrations.states(cmdp)
-    lengths = demonstrations.lengths
-    trajectories = np.repeat(np.arange(len(lengths)), lengths)
-    left = np.arange(len(trajectories)) + trajectories  # one observation more than actions each
-    visited, rows = np.unique(states[left], return_inverse=True)
-    log_evidence = trajectory_log_evidence(
-        cmdp, states[left], demonstrations.actions, states[left + 1], trajectories, len(lengths)
-    )
-    return ExpertData(visited, rows, demonstrations.actions, trajectories, log_evidence)
-
-
-def _simulator_data(cmdp: CMDP, demonstrations: Demonstrations, filter: Filter) -> ExpertData:
-    """The same where states are not numbered: those that look alike are one."""
-    padded = demonstrations.padded()
-    left = padded.observations[:, :-1][padded.mask]
-    places: dict[bytes, int] = {}
-    rows = np.array([places.setdefault(seen.tobytes(), len(places)) for seen in left])
-    first = np.unique(rows, return_index=True)[1]
-    visited, _ = jax.vmap(cmdp.identify)(jnp.asarray(left[first]))
-    states, _ = jax.vmap(jax.vmap(cmdp.identify))(jnp.asarray(padded.observations))
-    beliefs, info = jax.jit(jax.vmap(partial(belief.filter_trajectory, filter)))(
-        states, jnp.asarray(padded.actions), jnp.asarray(padded.mask)
-    )
-    wrong = np.argwhere(np.asarray(info.impossible))
-    if len(wrong):
-        raise DemonstrationError(
-            "Demonstrations must be possible in some context, but no context explains step "
-            f"{wrong[0][1]} of trajectory {wrong[0][0]} after the steps before it."
-        )
-    trajectories = np.repeat(np.arange(len(demonstrations)), demonstrations.lengths)
-    log_evidence = np.asarray(beliefs.log_probs[:, -1], np.float64)
-    return ExpertData(visited, rows, demonstrations.actions, trajectories, log_evidence)
 
 
 def log_policy(

@@ -1,6 +1,13 @@
-"""The two stages of phase 1 as pure functions of a state, compiled, with seeds by `vmap`."""
+"""Phase 1's two stages, each a pure function of what was collected, of one seed.
 
-from typing import NamedTuple
+*Features*: ε-greedy episodes, gradient updates of Ψ by the losses of appendix B, and an update of
+the reward weights ω. *Settling*: the network's trunk stays, and what is linear is solved for: the
+head of Ψ by least squares, ω by Newton's method. Expert policies depend on ω, ω on Ψ, and Ψ on the
+policy that is greedy for ω, so the two alternate; where plans tie, they would do so for ever, and
+after `PLAIN_ROUNDS` the head becomes an average over rounds, with weight 2/(k+2) on round k.
+"""
+
+from typing import ClassVar, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -9,13 +16,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
-from bigtrain.belief import Filter
-from bigtrain.learning.devices import spread
-from bigtrain.problem import CMDP
+from bigtrain.belief import InferenceModel
+from bigtrain.learning.drive import Collection, Stage
+from bigtrain.problem import Actor, Simulator, Trajectories
 from bigtrain.reward import irl
 from bigtrain.reward.config import InferenceConfig
-from bigtrain.reward.experience import Experience, Memory, show, simulate
-from bigtrain.reward.irl import ExpertData
+from bigtrain.reward.experience import Experience, Memory, SampledContextActor, featurise
+from bigtrain.reward.expert import ExpertData
 from bigtrain.reward.successor import (
     SuccessorNetwork,
     greedy_actions,
@@ -27,6 +34,9 @@ from bigtrain.reward.successor import (
 PLAIN_ROUNDS = 10
 """Rounds of settling before Ψ becomes an average over rounds, as in the exact route."""
 
+_CHUNK = 5
+"""Iterations or rounds between two looks at callbacks and checkpoints, at most."""
+
 _NEWTON_STEPS = 4
 _SETTLING_NEWTON_STEPS = 12
 _NEWTON_TOLERANCE = 1e-5
@@ -35,8 +45,8 @@ _NEWTON_TOLERANCE = 1e-5
 class Learner(eqx.Module):
     """What learning needs and does not change."""
 
-    cmdp: CMDP
-    filter: Filter
+    simulator: Simulator
+    inference: InferenceModel
     experience: Experience
     data: ExpertData
     config: InferenceConfig = eqx.field(static=True)
@@ -94,19 +104,19 @@ class Metrics(NamedTuple):
 def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
     """Before the first iteration."""
     key_network, key = jax.random.split(key)
-    observations, features = show(learner.cmdp, learner.data.visited)
+    observations, features = featurise(learner.simulator, learner.data.visited)
     num_features = features.shape[-1]
     network = SuccessorNetwork(
         observations,
-        num_contexts=learner.cmdp.num_contexts,
-        num_actions=learner.cmdp.num_actions,
+        num_contexts=learner.simulator.num_contexts,
+        num_actions=learner.simulator.num_actions,
         num_features=num_features,
-        gamma=learner.cmdp.gamma,
+        gamma=learner.simulator.gamma,
         config=learner.config.successor.network,
         key=key_network,
     )
     weights = jnp.asarray(learner.config.irl.prior_weights(num_features), jnp.float32)
-    shape = (learner.cmdp.num_contexts, len(features), learner.cmdp.num_actions)
+    shape = (learner.simulator.num_contexts, len(features), learner.simulator.num_actions)
     return LearnerState(
         network,
         network,
@@ -128,120 +138,181 @@ def init_seeds(learner: Learner, keys: Key[Array, " seed"]) -> LearnerState:
     return jax.vmap(lambda key: init(learner, key))(keys)
 
 
-@eqx.filter_jit
-def learn_features(
-    learner: Learner, states: LearnerState, num_iterations: int
-) -> tuple[LearnerState, Metrics]:
-    """Some iterations of the first stage, for every seed."""
-    return jax.vmap(
-        lambda state: jax.lax.scan(lambda s, _: _iterate(learner, s), state, length=num_iterations)
-    )(states)
+class _LearningStage(Stage):
+    """What both stages share: who explores."""
 
+    learner: eqx.AbstractVar[Learner]
 
-@eqx.filter_jit
-def settle(learner: Learner, states: LearnerState, num_rounds: int) -> tuple[LearnerState, Metrics]:
-    """Some rounds of the second stage, for every seed that has not come to rest."""
-    return jax.vmap(
-        lambda state: jax.lax.scan(lambda s, _: _settle(learner, s), state, length=num_rounds)
-    )(states)
+    @property
+    def simulator(self) -> Simulator:
+        return self.learner.simulator
 
+    @property
+    def chunk(self) -> int:
+        """At most `_CHUNK`, and such that all chunks are alike: each size is compiled anew."""
+        sizes = range(min(_CHUNK, self.total), 0, -1)
+        return next((size for size in sizes if self.total % size == 0), 1)
 
-def _iterate(learner: Learner, state: LearnerState) -> tuple[LearnerState, Metrics]:
-    """A roll-out, updates of Ψ by gradient, and an update of ω (Algorithm 1)."""
-    config = learner.config
-    key, key_rollout, key_updates, key_reward = jax.random.split(state.key, 4)
-    memory = _roll_out(learner, state, key_rollout)
-    burning_in = state.step < config.num_burn_in
-    beta = jnp.where(burning_in, 0.0, config.successor.simulator_weight)
-    beliefs = expert_beliefs(learner, state)
+    @property
+    def collection(self) -> Collection:
+        settings = self.learner.config.rollout
+        return Collection(settings.num_environments, settings.horizon, restart=False)
 
-    def update(carry, inputs):
-        network, target, optimiser = carry
-        key_batch, count = inputs
-        batch = learner.experience.batch(memory, key_batch, beliefs, config.rollout.batch_size)
-        lagged = None
-        if config.successor.target_period > 1:
-            lagged = target(batch.observations, batch.features)
-
-        def loss(network):
-            present = network(batch.observations, batch.features)
-            targets = jax.lax.stop_gradient(present) if lagged is None else lagged
-            greedy = greedy_actions(targets, state.reward_weights, config.successor.resolution)
-            expert, simulated = losses(present, targets, batch, greedy, network.gamma)
-            return expert + beta * simulated, (expert, simulated)
-
-        gradients, parts = eqx.filter_grad(loss, has_aux=True)(network)
-        updates, optimiser = learner.optimiser.update(gradients, optimiser)
-        network = eqx.apply_updates(network, updates)
-        renew = (count + 1) % config.successor.target_period == 0
-        target = jax.tree.map(lambda new, old: jnp.where(renew, new, old), network, target)
-        return (network, target, optimiser), parts
-
-    counts = state.step * config.num_updates + jnp.arange(config.num_updates)
-    (network, target, optimiser), parts = jax.lax.scan(
-        update,
-        (state.network, state.target, state.optimiser),
-        (jax.random.split(key_updates, config.num_updates), counts),
-    )
-    expert_psi = expert_successor_features(learner, network)
-    if config.reward_update == "newton":
-        weights = _climb(learner, expert_psi, state.reward_weights, _NEWTON_STEPS)
-        reward_optimiser = state.reward_optimiser
-    else:
-        ascent = irl.sampled_gradient(
-            key_reward,
-            state.reward_weights,
-            expert_psi,
-            learner.data,
-            config.irl,
-            config.rollout.batch_size,
+    def actor(self, state: LearnerState, member: None) -> Actor:
+        learner = self.learner
+        num_uses = self.collection.num_envs * (self.collection.horizon + 1)
+        return SampledContextActor(
+            learner.inference,
+            learner.inference.state_encoder(learner.simulator, num_uses),
+            learner.experience.action_values(state.network, state.reward_weights),
+            learner.simulator.num_actions,
+            learner.config.rollout.epsilon,
         )
-        updates, reward_optimiser = learner.reward_optimiser.update(-ascent, state.reward_optimiser)
-        weights = jnp.asarray(optax.apply_updates(state.reward_weights, updates))
-    weights = jnp.where(burning_in, state.reward_weights, weights)
-    state = state._replace(
-        network=network,
-        target=target,
-        optimiser=optimiser,
-        reward_optimiser=reward_optimiser,
-        memory=memory,
-        key=key,
-    )
-    state, metrics = _conclude(learner, state, weights, expert_psi)
-    expert_loss, simulator_loss = (part[-1] for part in parts)
-    return state, metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
+
+    def events(self, metrics: Metrics, done: int) -> list[tuple[int, dict[str, np.ndarray]]]:
+        """Every iteration, with the accuracy in each context by its name."""
+        measured = {name: np.asarray(part) for name, part in metrics._asdict().items()}
+        accuracy = measured.pop("accuracy")
+        for context, name in enumerate(self.simulator.context_names):
+            measured[f"accuracy/{name}"] = accuracy[..., context]
+        return [
+            (done + i + 1, {name: values[:, i] for name, values in measured.items()})
+            for i in range(accuracy.shape[1])
+        ]
 
 
-def _settle(learner: Learner, state: LearnerState) -> tuple[LearnerState, Metrics]:
-    """A roll-out, the head of Ψ by least squares, and ω by Newton's method."""
-    config = learner.config
-    key, key_rollout, key_batch = jax.random.split(state.key, 3)
-    memory = _roll_out(learner, state, key_rollout)
-    batch = learner.experience.batch(
-        memory, key_batch, expert_beliefs(learner, state), config.rollout.settling_batch_size
-    )
-    solved = solve_head(state.network, batch, state.reward_weights, config.successor)
-    late = state.step - config.num_iterations - PLAIN_ROUNDS
-    share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
-    head = state.network.head + share * (solved.head - state.network.head)
-    network = eqx.tree_at(lambda n: n.head, state.network, head)
-    expert_psi = expert_successor_features(learner, network)
-    weights = _climb(learner, expert_psi, state.reward_weights, _SETTLING_NEWTON_STEPS)
-    present = network(batch.observations, batch.features)
-    greedy = greedy_actions(present, weights, config.successor.resolution)
-    expert_loss, simulator_loss = losses(present, present, batch, greedy, network.gamma)
-    moved, metrics = _conclude(
-        learner, state._replace(network=network, memory=memory, key=key), weights, expert_psi
-    )
-    halfway = moved.path[(config.num_iterations + state.step) // 2]
-    movement = jnp.maximum(metrics.movement, _movement(halfway, weights))
-    calm = (movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
-    moved = moved._replace(num_calm=jnp.where(calm, state.num_calm + 1, 0))
-    at_rest = state.num_calm >= config.patience
-    state = jax.tree.map(lambda new, old: jnp.where(at_rest, old, new), moved, state)
-    return state, metrics._replace(
-        expert_loss=expert_loss, simulator_loss=simulator_loss, movement=movement
-    )
+@final
+class FeaturesStage(_LearningStage):
+    """Updates of Ψ by gradient, and an update of ω (Algorithm 1)."""
+
+    phase: ClassVar[str] = "features"
+    learner: Learner
+
+    @property
+    def begin(self) -> int:
+        return 0
+
+    @property
+    def total(self) -> int:
+        return self.learner.config.num_iterations
+
+    def update(
+        self, state: LearnerState, member: None, trajectories: Trajectories, key: PRNGKeyArray
+    ) -> tuple[LearnerState, Metrics]:
+        learner, config = self.learner, self.learner.config
+        key_updates, key_reward = jax.random.split(key)
+        memory = learner.experience.add(state.memory, trajectories)
+        burning_in = state.step < config.num_burn_in
+        beta = jnp.where(burning_in, 0.0, config.successor.simulator_weight)
+        beliefs = expert_beliefs(learner, state)
+
+        def update(carry, inputs):
+            network, target, optimiser = carry
+            key_batch, count = inputs
+            batch = learner.experience.batch(memory, key_batch, beliefs, config.rollout.batch_size)
+            lagged = None
+            if config.successor.target_period > 1:
+                lagged = target(batch.observations, batch.features)
+
+            def loss(network):
+                present = network(batch.observations, batch.features)
+                targets = jax.lax.stop_gradient(present) if lagged is None else lagged
+                greedy = greedy_actions(targets, state.reward_weights, config.successor.resolution)
+                expert, simulated = losses(present, targets, batch, greedy, network.gamma)
+                return expert + beta * simulated, (expert, simulated)
+
+            gradients, parts = eqx.filter_grad(loss, has_aux=True)(network)
+            updates, optimiser = learner.optimiser.update(gradients, optimiser)
+            network = eqx.apply_updates(network, updates)
+            renew = (count + 1) % config.successor.target_period == 0
+            target = jax.tree.map(lambda new, old: jnp.where(renew, new, old), network, target)
+            return (network, target, optimiser), parts
+
+        counts = state.step * config.num_updates + jnp.arange(config.num_updates)
+        (network, target, optimiser), parts = jax.lax.scan(
+            update,
+            (state.network, state.target, state.optimiser),
+            (jax.random.split(key_updates, config.num_updates), counts),
+        )
+        expert_psi = expert_successor_features(learner, network)
+        if config.reward_update == "newton":
+            weights = _climb(learner, expert_psi, state.reward_weights, _NEWTON_STEPS)
+            reward_optimiser = state.reward_optimiser
+        else:
+            ascent = irl.sampled_gradient(
+                key_reward,
+                state.reward_weights,
+                expert_psi,
+                learner.data,
+                config.irl,
+                config.rollout.batch_size,
+            )
+            updates, reward_optimiser = learner.reward_optimiser.update(
+                -ascent, state.reward_optimiser
+            )
+            weights = jnp.asarray(optax.apply_updates(state.reward_weights, updates))
+        weights = jnp.where(burning_in, state.reward_weights, weights)
+        state = state._replace(
+            network=network,
+            target=target,
+            optimiser=optimiser,
+            reward_optimiser=reward_optimiser,
+            memory=memory,
+        )
+        state, metrics = _conclude(learner, state, weights, expert_psi)
+        expert_loss, simulator_loss = (part[-1] for part in parts)
+        return state, metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
+
+
+@final
+class SettlingStage(_LearningStage):
+    """The head of Ψ by least squares, and ω by Newton's method, until they stand still."""
+
+    phase: ClassVar[str] = "settling"
+    learner: Learner
+
+    @property
+    def begin(self) -> int:
+        return self.learner.config.num_iterations
+
+    @property
+    def total(self) -> int:
+        return self.learner.config.max_rounds
+
+    def update(
+        self, state: LearnerState, member: None, trajectories: Trajectories, key: PRNGKeyArray
+    ) -> tuple[LearnerState, Metrics]:
+        learner, config = self.learner, self.learner.config
+        memory = learner.experience.add(state.memory, trajectories)
+        batch = learner.experience.batch(
+            memory, key, expert_beliefs(learner, state), config.rollout.settling_batch_size
+        )
+        solved = solve_head(state.network, batch, state.reward_weights, config.successor)
+        late = state.step - config.num_iterations - PLAIN_ROUNDS
+        share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
+        head = state.network.head + share * (solved.head - state.network.head)
+        network = eqx.tree_at(lambda n: n.head, state.network, head)
+        expert_psi = expert_successor_features(learner, network)
+        weights = _climb(learner, expert_psi, state.reward_weights, _SETTLING_NEWTON_STEPS)
+        present = network(batch.observations, batch.features)
+        greedy = greedy_actions(present, weights, config.successor.resolution)
+        expert_loss, simulator_loss = losses(present, present, batch, greedy, network.gamma)
+        moved, metrics = _conclude(
+            learner, state._replace(network=network, memory=memory), weights, expert_psi
+        )
+        # Averages move little in a round, wherever they are going: what counts is where ω was when
+        # there were half as many rounds.
+        halfway = moved.path[(config.num_iterations + state.step) // 2]
+        movement = jnp.maximum(metrics.movement, _movement(halfway, weights))
+        calm = (movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
+        moved = moved._replace(num_calm=jnp.where(calm, state.num_calm + 1, 0))
+        # A seed at rest stays where it is while others go on.
+        at_rest = state.num_calm >= config.patience
+        stayed = state._replace(path=state.path.at[state.step].set(state.reward_weights))
+        state = jax.tree.map(lambda new, old: jnp.where(at_rest, old, new), moved, stayed)
+        return state, metrics._replace(
+            expert_loss=expert_loss, simulator_loss=simulator_loss, movement=movement
+        )
 
 
 def _climb(
@@ -262,28 +333,11 @@ def _climb(
     return found
 
 
-def _roll_out(learner: Learner, state: LearnerState, key: PRNGKeyArray) -> Memory:
-    """The memory with fresh ε-greedy episodes."""
-    settings = learner.config.rollout
-    values = learner.experience.action_values(state.network, state.reward_weights)
-    episodes = jax.vmap(
-        lambda key_episode: simulate(
-            learner.cmdp,
-            learner.filter,
-            values,
-            key_episode,
-            horizon=settings.horizon,
-            epsilon=settings.epsilon,
-        )
-    )(spread(jax.random.split(key, settings.num_environments)))
-    return learner.experience.add(state.memory, episodes)
-
-
 def expert_successor_features(
     learner: Learner, network: SuccessorNetwork
 ) -> Float[Array, "context visited action feature"]:
     """Ψ where experts were, relative to its mean over actions, and ties as ties."""
-    raw = network(*show(learner.cmdp, learner.data.visited))
+    raw = network(*featurise(learner.simulator, learner.data.visited))
     merged = merge_ties(raw, learner.config.successor.resolution)
     return merged - merged.mean(-2, keepdims=True)
 
@@ -322,7 +376,6 @@ def _conclude(
         reward_weights=weights,
         policies=policies,
         path=state.path.at[state.step].set(weights),
-        step=state.step + 1,
     )
     return state, metrics
 

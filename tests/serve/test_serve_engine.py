@@ -18,7 +18,7 @@ from bigserve.models import DTYPES
 from bigtrain import envs, load_bundle
 from bigtrain.belief import Belief, Posterior
 from bigtrain.bundle import ArraySpec
-from bigtrain.finite.tracker import FilterTracker
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import (
     BLOCK,
@@ -54,7 +54,7 @@ def make(name: str, folder: Any) -> tuple[Policy, np.ndarray]:
         return bundle.policy, np.asarray(bundle.problem.observation_array())
     if name == "no memory":
         seen = TIGER.observation_array()
-        return network_policy(FilterTracker(TIGER), seen, NetworkConfig(width=8), "none"), seen
+        return network_policy(FiniteInference(TIGER), seen, NetworkConfig(width=8), "none"), seen
     seen = np.random.default_rng(0).integers(256, size=(6, 7), dtype=np.uint8)  # no whole words
     config = NetworkConfig(width=6, depth=2)
     tracker = Posterior(

@@ -69,7 +69,7 @@ def solve_bayes(
     `allowed` limits the actions. `report` hears lower bound, upper bound and the number of
     hyperstates after every round.
     """
-    table = planning.reward_table(cmdp, reward)
+    table = cmdp.reward_table(reward)
     enough = config.gap * np.ptp(table)
     if allowed is not None:
         table = np.where(allowed, table, -np.inf)

@@ -19,7 +19,8 @@ from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.exact.climb import MAPResult, Rounds
 from bigtrain.finite.exact.dense_climb import DenseClimber
 from bigtrain.finite.exact.sparse_climb import SparseClimber
-from bigtrain.reward import irl
+from bigtrain.finite.inference import FiniteInference
+from bigtrain.reward.expert import expert_data
 from bigtrain.reward.irl import IRLConfig
 
 _RESTART_ROUNDS = 50
@@ -41,7 +42,7 @@ def map_reward(
 
     A climb ends when the mismatch is below `tolerance`. `report` hears of every round.
     """
-    data = irl.expert_data(cmdp, demonstrations)
+    data = expert_data(cmdp, demonstrations.trajectories(cmdp), FiniteInference(cmdp))
     num_entries = cmdp.num_contexts * data.num_visited * cmdp.num_actions * cmdp.num_features
     kind = DenseClimber if num_entries <= _DENSE_ENTRIES else SparseClimber
     rounds = Rounds(tolerance, report)

@@ -41,7 +41,7 @@ class Solution(NamedTuple):
 
 def plan(cmdp: TabularCMDP, reward: ArrayLike) -> Plan:
     """The optimal plan of every context for a reward [state] or [state, action]."""
-    reward = reward_table(cmdp, reward)
+    reward = cmdp.reward_table(reward)
     transitions = cmdp.transitions
     solutions = [
         policy_iteration(transitions.successors, probabilities, reward, cmdp.gamma)
@@ -54,20 +54,6 @@ def plan(cmdp: TabularCMDP, reward: ArrayLike) -> Plan:
         action_values,
         best / best.sum(-1, keepdims=True),
     )
-
-
-def reward_table(cmdp: TabularCMDP, reward: ArrayLike) -> Float[np.ndarray, "state action"]:
-    """`reward` as an array [state, action]; one value a state is enough."""
-    table = np.asarray(reward, np.float64)
-    if table.shape == (cmdp.num_states,):
-        table = np.repeat(table[:, None], cmdp.num_actions, axis=1)
-    if table.shape != (cmdp.num_states, cmdp.num_actions) or not np.isfinite(table).all():
-        raise PlanningError(
-            f"`reward` must be finite, with the shape ({cmdp.num_states},) or "
-            f"({cmdp.num_states}, {cmdp.num_actions}), got the shape {table.shape}"
-            + ("." if np.isfinite(table).all() else " with NaN or infinity in it.")
-        )
-    return table
 
 
 def tied_actions(
@@ -137,7 +123,7 @@ def evaluate_policy(
     reward: ArrayLike,
 ) -> Float[np.ndarray, "context state"]:
     """V of a policy that depends on the state, and where it has that axis on the context."""
-    return policy_values(cmdp, policy, reward_table(cmdp, reward))
+    return policy_values(cmdp, policy, cmdp.reward_table(reward))
 
 
 def policy_values(

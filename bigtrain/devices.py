@@ -1,6 +1,6 @@
 """Several devices: environments and batches laid out over all of them.
 
-Where a process has one device nothing changes. Where it has several, the axis of lanes is split
+Where a process has one device nothing changes. Where it has several, the axis of rows is split
 between them and the compiler does the rest; results are the same up to the order of floating-point
 sums. Devices of other processes are theirs: each process learns its own seeds.
 """
@@ -13,10 +13,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 Tree = TypeVar("Tree")
 
-AXIS = "lanes"
+AXIS = "rows"
 
 
-def spread(tree: Tree, axis: int = 0) -> Tree:
+def shard(tree: Tree, axis: int = 0) -> Tree:
     """Splits an axis of every array between the devices, if it divides evenly."""
     devices = jax.local_devices()
     if len(devices) == 1:

@@ -1,4 +1,5 @@
-"""Inverse reinforcement learning that leaves something out: the exploration prior, the contexts."""
+"""Baselines of finite problems, exactly: cloning by counting, and inverse reinforcement
+learning that leaves something out, the exploration prior or the contexts."""
 
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from bigtrain.finite import transitions
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.exact.bayes import BayesSolution
 from bigtrain.finite.exact.solve import SolveConfig, solve
+from bigtrain.finite.policies import MemorylessPolicy
 from bigtrain.result import FitResult
 from bigtrain.runs.events import Callback
 
@@ -78,3 +80,18 @@ def average_contexts(cmdp: TabularCMDP) -> TabularCMDP:
         action_names=cmdp.action_names,
         context_names=["averaged"],
     )
+
+
+def clone(cmdp: TabularCMDP, demonstrations: Demonstrations) -> MemorylessPolicy:
+    """Behaviour cloning: in each state, the experts' actions as often as they took them.
+
+    This is what any cloning without memory converges to. Where no expert was, every action is as
+    good as another.
+    """
+    expert = demonstrations.trajectories(cmdp)
+    steps = np.asarray(expert.mask)[:, 1:]
+    counts = np.zeros((cmdp.num_states, cmdp.num_actions))
+    states, actions = np.asarray(expert.states), np.asarray(expert.actions)
+    np.add.at(counts, (states[:, :-1][steps], actions[:, :-1][steps]), 1)
+    counts[counts.sum(-1) == 0] = 1
+    return MemorylessPolicy(cmdp, counts / counts.sum(-1, keepdims=True))

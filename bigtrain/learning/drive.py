@@ -1,0 +1,215 @@
+"""The one loop of learning: collect, update, judge, tell, keep.
+
+What is learned is a pure function of trajectories (`Stage.update`), and so is who collects them
+(`Stage.actor`). Where the simulator compiles, many iterations are one program, `scan(update ∘
+collect)`; where it does not, the host plays with a compiled actor and the update is compiled. The
+members of a drive (seeds, and settings that differ only in numbers) learn side by side.
+"""
+
+import abc
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from bigtrain.problem import Actor, Simulator, Trajectories
+from bigtrain.runs import Callback, Event, Run
+
+State = TypeVar("State", bound=Any)
+"""What learning changes: a tuple with a random `key`, and `step` counting iterations."""
+
+
+class Collection(NamedTuple):
+    """How much is collected in an iteration: see `Simulator.collect`."""
+
+    num_envs: int
+    horizon: int
+    restart: bool
+
+
+class Stage(eqx.Module):
+    """A part of learning: so many iterations of one kind, of one member.
+
+    `begin` is the step of the state at which it begins. `chunk` iterations are one program, and
+    whoever wants to know hears of them afterwards.
+    """
+
+    simulator: eqx.AbstractVar[Simulator]
+    phase: eqx.AbstractClassVar[str]
+    begin: eqx.AbstractVar[int]
+    total: eqx.AbstractVar[int]
+    chunk: eqx.AbstractVar[int]
+    collection: eqx.AbstractVar[Collection]
+
+    @abc.abstractmethod
+    def actor(self, state: Any, member: PyTree) -> Actor:
+        """Who collects in the next iteration."""
+
+    @abc.abstractmethod
+    def update(
+        self, state: Any, member: PyTree, trajectories: Trajectories, key: PRNGKeyArray
+    ) -> tuple[Any, Any]:
+        """The state after an iteration, its step not yet counted, and what was measured."""
+
+    def events(self, metrics: Any, done: int) -> list[tuple[int, dict[str, np.ndarray]]]:
+        """Steps and what to tell of them, from metrics [member, iteration]; the last, if not
+        more."""
+        last = {name: np.asarray(part)[:, -1] for name, part in metrics._asdict().items()}
+        return [(done + len(next(iter(metrics))[0]), last)]
+
+
+class Judge(abc.ABC):
+    """Says how good members are while they learn, keeps what is best, and when it is enough.
+
+    What it keeps, its `verdict`, is a pytree of arrays: it goes into checkpoints.
+    """
+
+    @abc.abstractmethod
+    def init(self, states: Any) -> Any:
+        """The verdict before anything was learned."""
+
+    def begin(self, stage: Stage, verdict: Any) -> Any:
+        """The verdict at the beginning of a stage."""
+        return verdict
+
+    @abc.abstractmethod
+    def judge(self, states: Any, verdict: Any) -> tuple[Any, dict[str, np.ndarray]]:
+        """The verdict after a chunk, and numbers to tell, one for each member."""
+
+    @abc.abstractmethod
+    def enough(self, stage: Stage, states: Any, verdict: Any) -> bool:
+        """Whether the stage may end early."""
+
+
+def drive(
+    stages: Sequence[Stage],
+    states: Any,
+    members: PyTree,
+    *,
+    judge: Judge,
+    run: Run,
+    phase: str,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[Any, Any, list[Event]]:
+    """All stages in a row: states, verdict and events.
+
+    A run that was interrupted goes on from its last checkpoint, called `phase`.
+    """
+    verdict = judge.init(states)
+    _, (states, verdict) = run.resume((states, verdict), phase=phase) or (0, (states, verdict))
+    told = {stage.phase for stage in stages}
+    history = [event for event in run.events() if event.phase in told]
+    try:
+        for stage in stages:
+            if _steps(states) == stage.begin:
+                verdict = judge.begin(stage, verdict)
+            end = stage.begin + stage.total
+            while (done := _steps(states)) < end and not judge.enough(stage, states, verdict):
+                size = min(stage.chunk, end - done)
+                states, metrics = advance(stage, states, members, size)
+                verdict, measured = judge.judge(states, verdict)
+                events = _events(stage, metrics, done - stage.begin, measured)
+                for event in events:  # all of them, before a callback may interrupt
+                    history.append(event._replace(total=None))
+                    run.record(event)
+                for event, callback in itertools.product(events, callbacks):
+                    callback(event)
+                run.checkpoint(_steps(states), (states, verdict), phase=phase)
+    finally:  # also when somebody interrupts
+        run.checkpoint(_steps(states), (states, verdict), force=True, phase=phase)
+    return states, verdict, history
+
+
+def _steps(states: Any) -> int:
+    return int(states.step.max())
+
+
+def _events(stage: Stage, metrics: Any, done: int, measured: dict[str, np.ndarray]) -> list[Event]:
+    """What is measured of a whole chunk is told with its last step."""
+    told = stage.events(metrics, done)
+    told[-1][1].update(measured)
+    return [
+        Event(stage.phase, step, {n: np.asarray(v).tolist() for n, v in found.items()}, stage.total)
+        for step, found in told
+    ]
+
+
+def advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> tuple[Any, Any]:
+    """Some iterations of every member: the states, and metrics [member, iteration]."""
+    if stage.simulator.is_traceable:
+        return _advance(stage, states, members, num_iterations)
+    collected = []
+    for _ in range(num_iterations):
+        states, keys, actors = _begin(stage, states, members)
+        rows = [
+            stage.simulator.collect(_pick(actors, place), key, **stage.collection._asdict())
+            for place, key in enumerate(keys[:, 0])
+        ]
+        trajectories = jax.tree.map(lambda *parts: jnp.stack(parts), *rows)
+        states, metrics = _finish(stage, states, members, trajectories, keys[:, 1])
+        collected.append(metrics)
+    return states, jax.tree.map(lambda *parts: jnp.stack(parts, axis=1), *collected)
+
+
+@eqx.filter_jit
+def _advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> tuple[Any, Any]:
+    def iterate(state, member):
+        state, (key_collect, key_update) = _split(state)
+        actor = stage.actor(state, member)
+        trajectories = stage.simulator.collect(actor, key_collect, **stage.collection._asdict())
+        return _count(*stage.update(state, member, trajectories, key_update))
+
+    def one(state, member):
+        return jax.lax.scan(lambda s, _: iterate(s, member), state, length=num_iterations)
+
+    return jax.vmap(one)(states, members)
+
+
+@eqx.filter_jit
+def _begin(stage: Stage, states: Any, members: PyTree) -> tuple[Any, Any, Actor]:
+    def one(state, member):
+        state, keys = _split(state)
+        return state, keys, stage.actor(state, member)
+
+    return eqx.filter_vmap(one)(states, members)
+
+
+@eqx.filter_jit
+def _finish(
+    stage: Stage, states: Any, members: PyTree, trajectories: Trajectories, keys: PRNGKeyArray
+) -> tuple[Any, Any]:
+    return jax.vmap(lambda *given: _count(*stage.update(*given)))(
+        states, members, trajectories, keys
+    )
+
+
+def _split(state: Any) -> tuple[Any, PRNGKeyArray]:
+    """The state with a key of its own, and those of collecting and updating."""
+    keys = jax.random.split(state.key, 3)
+    return state._replace(key=keys[0]), keys[1:]
+
+
+def _count(state: Any, metrics: Any) -> tuple[Any, Any]:
+    return state._replace(step=state.step + 1), metrics
+
+
+@eqx.filter_jit
+def _pick(tree: Any, place: Int[Array, ""] | int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[place], tree)
+
+
+pick = _pick
+"""One member of many, compiled as one: array by array it would be a program for every shape."""
+
+
+def of_member(history: Sequence[Event], place: int) -> tuple[Event, ...]:
+    """What was told of one member."""
+    return tuple(
+        event._replace(metrics={n: np.asarray(v)[place].item() for n, v in event.metrics.items()})
+        for event in history
+    )

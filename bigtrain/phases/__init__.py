@@ -1,0 +1,1 @@
+"""The phases, driven: from demonstrations to beliefs, rewards and policies."""

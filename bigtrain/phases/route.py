@@ -1,0 +1,115 @@
+"""Which members take the places at the seam: the only choice by kind of problem.
+
+`route(simulator)` is the general way, and good for any simulator. A kind of problem that knows more
+registers its own: see `bigtrain.finite.route`.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bigtrain.arrays import ArrayLike
+from bigtrain.bayes_rl import (
+    BayesRLConfig,
+    Learner,
+    MemberParams,
+    RewardModel,
+    SampledTargets,
+    SettlingStage,
+    ValuesStage,
+    prepare_linear,
+)
+from bigtrain.belief import ExactInference, InferenceModel
+from bigtrain.errors import ConfigError
+from bigtrain.exploration import PredictiveReward
+from bigtrain.learning.drive import Stage
+from bigtrain.phases.judging import Measure, PolicyJudge, ReturnJudge
+from bigtrain.policy import PolicyConfig
+from bigtrain.problem import CMDP, Simulator, State, Trajectories
+from bigtrain.reward.config import InferenceConfig
+from bigtrain.reward.experience import Experience, ReplayedExperience
+
+
+class Route:
+    """The members for one simulator, as any has them."""
+
+    def __init__(self, simulator: Simulator):
+        self.simulator = simulator
+
+    def exact_inference(self) -> InferenceModel | None:
+        """Bayes' rule, where the likelihood is known; None where beliefs must be learned."""
+        cmdp = self.simulator
+        return ExactInference(cmdp) if isinstance(cmdp, CMDP) and cmdp.knows_likelihood else None
+
+    def experience(self, expert: Trajectories, config: InferenceConfig) -> Experience:
+        """What phase 1 learns Ψ from."""
+        settings = config.rollout
+        return ReplayedExperience(self.simulator, expert, settings.replay_size, settings.horizon)
+
+    def occurring_states(self, expert: Trajectories) -> State | None:
+        """States known to occur: where experts were, and where random walks lead. None where the
+        problem knows itself which can."""
+        walked = self.simulator.sample_states(jax.random.key(0))
+        mask = np.asarray(expert.mask)
+        return jax.tree.map(
+            lambda own, met: jnp.concatenate([jnp.asarray(np.asarray(own)[mask]), met]),
+            expert.states,
+            walked,
+        )
+
+    def rewards(
+        self,
+        rewards: Sequence[PredictiveReward | ArrayLike],
+        learning_rates: Sequence[float],
+        baselines: Sequence[float] | None,
+    ) -> tuple[RewardModel, MemberParams]:
+        """The rewards of phase 3, and the numbers of its members."""
+        return prepare_linear(self.simulator, rewards, learning_rates, baselines)
+
+    def distils(self, inference: InferenceModel, config: PolicyConfig) -> bool:
+        """Whether robots get a network that learned to believe what `inference` does.
+
+        It can act by itself where it needs nothing but what is seen. The exact one of a simulator
+        needs the simulator.
+        """
+        if config.belief == "exact":
+            raise ConfigError(
+                "`belief` can be 'exact' only where the problem is finite and what is seen tells "
+                "its states apart. Let it be 'learned'."
+            )
+        return isinstance(inference, ExactInference)
+
+    def learner(
+        self,
+        inference: InferenceModel,
+        rewards: RewardModel,
+        config: BayesRLConfig,
+    ) -> tuple[Learner, tuple[Stage, ...]]:
+        """Phase 3's learner, and its stages."""
+        targets = SampledTargets(self.simulator, rewards)
+        distils = self.distils(inference, config.model)
+        learner = Learner(self.simulator, inference, rewards, targets, config, distils)
+        return learner, (ValuesStage(learner), SettlingStage(learner, targets))
+
+    def judge(
+        self,
+        learner: Learner,
+        members: MemberParams,
+        rewards: Sequence[PredictiveReward | ArrayLike],
+        *,
+        measure: Measure | None,
+        certificate: Any,
+        exploration_states: Sequence[int | str] | None,
+    ) -> PolicyJudge:
+        """Who says how good policies are."""
+        return ReturnJudge(learner, members, measure)
+
+
+@functools.singledispatch
+def route(simulator: Simulator) -> Route:
+    """The members for a simulator, by its kind."""
+    return Route(simulator)
