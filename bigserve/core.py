@@ -16,6 +16,7 @@ from bigserve.batching import Steps
 from bigserve.config import ServerConfig
 from bigserve.episodes import Episode, Episodes, Rule
 from bigserve.errors import EpisodeFault, Fault, NotBegun, Problem, Unavailable
+from bigserve.leaving import Streams
 from bigserve.metrics import Metrics
 from bigserve.models import Models, Version
 from bigtrain.bundle import Explanation
@@ -76,6 +77,7 @@ class Core:
             max_queued=config.limits.max_queued_steps,
             max_batch=config.batching.sizes[-1],
         )
+        self.streams = Streams()
         self.draining = self.stopped = False
 
     def live(self) -> dict[str, int]:

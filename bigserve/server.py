@@ -39,6 +39,10 @@ which an engine would wait for while the event loop writes replies."""
 _SWEEP = 0.5
 """Seconds between looks at leases. Who asks for an episode is told at once all the same."""
 
+_FAREWELL = 0.5
+"""Seconds in which callers are told that the server goes. They stay away for twice as long: gRPC
+drops the calls that come while it stops, as CANCELLED."""
+
 _LAST_REPLIES = 1.0
 """Seconds for replies that are on their way when the server ends."""
 
@@ -117,6 +121,8 @@ class Server:
         failure = await handover.finish(
             self.core, config.snapshot, config.grace, hurried or asyncio.Event()
         )
+        self.core.streams.end()
+        await asyncio.sleep(_FAREWELL)
         await self._grpc.stop(_LAST_REPLIES)
         if self._sweeping is not None:
             self._sweeping.cancel()
