@@ -49,7 +49,7 @@ async def finish(
     lost = len(core.episodes)
     if failure is None or not lost:
         return None
-    return SnapshotError(f"{failure} {lost} episodes are lost, and their callers will learn it.")
+    return SnapshotError(f"{failure} Episodes lost by that: {lost}.")
 
 
 async def restore(core: Core, path: Path) -> None:
