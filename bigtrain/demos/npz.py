@@ -114,7 +114,10 @@ def _parse_npy(path: str | os.PathLike, name: str, content: np.ndarray) -> np.nd
     version = np.lib.format.read_magic(head)
     if version not in readers:
         raise DemonstrationError(f"`{path}` holds `{name}` in the unknown .npy version {version}.")
-    shape, fortran_order, dtype = readers[version](head)
+    try:
+        shape, fortran_order, dtype = readers[version](head)
+    except Exception as error:  # numpy takes a header apart without a look at what is in it
+        raise ValueError(f"the header of `{name}` says {error or type(error).__name__}") from error
     if dtype.kind not in "biufU":
         raise DemonstrationError(
             f"`{path}` must hold numbers and text only, but `{name}` has the dtype {dtype}."
