@@ -64,6 +64,7 @@ async def test_a_snapshot_that_cannot_be_written_is_tried_again_and_steps_go_on(
         core.draining = True
         finishing = asyncio.create_task(handover.finish(core, path, 30.0, asyncio.Event()))
         while disk.writes < 2 or core.stopped:
+            assert not finishing.done()
             await asyncio.sleep(0.001)
         assert not (await act(core, ["a"], [1], [T1])).faults
         assert await finishing is None

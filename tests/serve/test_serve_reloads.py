@@ -58,7 +58,7 @@ class Gate:
 
 async def await_current(server: Server, data: bytes) -> None:
     digest, _ = unseal(data)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         while digest not in [version.digest for version in server.core.models if version.current]:
             await asyncio.sleep(0.01)
 
