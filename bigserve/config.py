@@ -65,11 +65,28 @@ class LimitsConfig:
     tombstone_lifetime: float = 3600.0
     """Seconds that a closed episode is remembered, with when and why it closed."""
 
+    max_tombstones_per_caller: int = 0
+    """Closed episodes of one caller that are remembered; 0: four for each that it may have open."""
+
+    @property
+    def tombstones_per_caller(self) -> int:
+        """How many closed episodes of one caller are remembered."""
+        most = min(self.max_episodes_per_caller, self.max_episodes)
+        return self.max_tombstones_per_caller or min(4 * most, _MOST)
+
     def __post_init__(self):
         counts = ("max_episodes", "max_episodes_per_caller", "max_items", "max_queued_steps")
         for name in counts:
             _check_count(name, getattr(self, name), 1)
+        _check_count("max_tombstones_per_caller", self.max_tombstones_per_caller, 0)
         _check_count("max_message_bytes", self.max_message_bytes, 4096)  # Describe's reply must fit
+        most = min(self.max_episodes_per_caller, self.max_episodes)
+        if self.tombstones_per_caller < most:
+            raise ConfigError(
+                f"`max_tombstones_per_caller` must be at least {most}, which a caller may have "
+                "open, or not all would be remembered that expire at once; got "
+                f"{self.max_tombstones_per_caller}."
+            )
         if self.max_queued_steps < self.max_items:
             raise ConfigError(
                 f"`max_queued_steps` must be at least `max_items`, {self.max_items}, or a full "

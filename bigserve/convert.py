@@ -115,6 +115,7 @@ def write_limits(limits: LimitsConfig) -> wire.Limits:
         max_episodes_per_caller=limits.max_episodes_per_caller,
         max_items=limits.max_items,
         max_message_bytes=limits.max_message_bytes,
+        max_tombstones_per_caller=limits.tombstones_per_caller,
     )
     for name in ("default_lease", "max_lease", "tombstone_lifetime"):
         getattr(found, name).FromMilliseconds(round(1000 * getattr(limits, name)))
@@ -380,6 +381,8 @@ def write_record(record: Record) -> bytes:
         policy_state={path: write_array(leaf) for path, leaf in record.state.items()},
     )
     _write_seconds(record.lease, state.lease)
+    if record.seed is not None:
+        state.seed = record.seed
     if record.next_step:
         state.last_observation.append(write_array(record.observation[None]))
         split = 1 + record.num_actions
@@ -421,4 +424,5 @@ def read_record(data: bytes) -> Record:
         action,
         details,
         reply.values.shape[1] if state.next_step else 0,
+        state.seed if state.HasField("seed") else None,
     )

@@ -16,6 +16,7 @@ from bigserve.batching import Steps
 from bigserve.config import ServerConfig
 from bigserve.episodes import Episode, Episodes, Rule
 from bigserve.errors import EpisodeFault, Fault, NotBegun, Problem, Unavailable
+from bigserve.leaving import Streams
 from bigserve.metrics import Metrics
 from bigserve.models import Models, Version
 from bigtrain.bundle import Explanation
@@ -49,6 +50,7 @@ class Record(NamedTuple):
     action: int
     details: Float[np.ndarray, " detail"]
     num_actions: int
+    seed: int | None = None
 
 
 class Explained(NamedTuple):
@@ -75,6 +77,7 @@ class Core:
             max_queued=config.limits.max_queued_steps,
             max_batch=config.batching.sizes[-1],
         )
+        self.streams = Streams()
         self.draining = self.stopped = False
 
     def live(self) -> dict[str, int]:
@@ -166,11 +169,16 @@ class Core:
         """All open episodes, once no step waits: whoever sent it will be told that it was made."""
         while self.steps.queued:
             await asyncio.sleep(_GLANCE)
-        self.episodes.sweep()
+        while self.episodes.sweep():
+            await asyncio.sleep(0)
         return [self._record(episode) for episode in self.episodes]
 
     async def import_(self, owner: str | None, record: Record) -> Fault | None:
-        """Goes on with an episode here, or says why not. Without an owner anybody's is welcome."""
+        """Goes on with an episode here, or says why not. Without an owner anybody's is welcome.
+
+        An episode that has closed here goes on only if an Export closed it, and not from before
+        the step at which it left: else steps would count twice.
+        """
         self._check_open()
         if owner not in (None, record.owner):
             return self.episodes.deny(record.id)
@@ -188,6 +196,8 @@ class Core:
                 return None
             message = f"An episode {record.id!r} is open here, in another state. End it first."
             return Fault(0, Problem.EPISODE_EXISTS, message)
+        if (fault := self._check_newer(record)) is not None:
+            return fault
         slot = self.episodes.open(
             record.owner,
             record.id,
@@ -195,6 +205,7 @@ class Core:
             record.rule,
             record.lease,
             record.key,
+            seed=record.seed,
             next_step=record.next_step,
         ).slot
         if record.next_step:
@@ -224,7 +235,24 @@ class Core:
             int(row[engine.PREVIOUS]),
             version.details(row) if begun else NOTHING,
             len(version.bundle.action_names) if begun else 0,
+            episode.seed,
         )
+
+    def _check_newer(self, record: Record) -> Fault | None:
+        """What is wrong with an import over the tombstone of the same episode, if there is one."""
+        tombstone = self.episodes.tombstones.get(record.owner, record.id)
+        if tombstone is None:
+            return None
+        fault = self.episodes.explain_absence(record.owner, record.id)
+        if tombstone.reason != Problem.EPISODE_EXPORTED:
+            return fault
+        if record.next_step >= tombstone.next_step:
+            return None
+        message = (
+            f"Episode {record.id!r} must come back as it left, at step {tombstone.next_step}, or "
+            f"later, got an export from step {record.next_step}. Import the newer one."
+        )
+        return fault._replace(message=message)
 
     # ── what they share ──────────────────────────────────────────────────────────────────────────
 
@@ -264,10 +292,10 @@ class Core:
 
 
 def _equal(one: Record, other: Record) -> bool:
-    """Whether both go on in the same way."""
+    """Whether both go on in the same way; the seed is only for Start, and older exports lack it."""
 
     def parts(record: Record) -> tuple[list, list]:
-        *plain, state, observation, action, details, _ = record
+        *plain, state, observation, action, details, _, _ = record
         paths = sorted(state)
         return [*plain, action, paths], [observation, details, *(state[path] for path in paths)]
 

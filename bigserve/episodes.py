@@ -18,9 +18,10 @@ from jaxtyping import Int
 
 from bigserve.config import LimitsConfig
 from bigserve.errors import AlreadyExists, Fault, LimitReached, Problem
+from bigserve.tombstones import Tombstones
 
-_TOMBSTONES = 16
-"""Tombstones kept for each open episode there may be; past that the oldest go first."""
+_AT_ONCE = 512
+"""Episodes closed, or tombstones forgotten, by one sweep: a few milliseconds of the event loop."""
 
 UNKNOWN, _FREE = -1, -2
 """The ticket of what is not open; and what a free slot has for one."""
@@ -53,14 +54,6 @@ class Episode(NamedTuple):
     lease: float
 
 
-class Tombstone(NamedTuple):
-    """When, by the wall clock, and why an episode closed."""
-
-    reason: Problem
-    closed_at: float
-    forgotten_at: float
-
-
 class Episodes:
     """All episodes, open and lately closed.
 
@@ -90,7 +83,11 @@ class Episodes:
         self._books: dict[str, dict[str, int]] = {}
         self._free = list(range(capacity))  # a heap, so that episodes started together lie so
         self._serial = 0
-        self._tombstones: dict[tuple[str, str], Tombstone] = {}
+        self.tombstones = Tombstones(
+            lifetime=limits.tombstone_lifetime,
+            most=limits.tombstones_per_caller,
+            clock=lambda: self.clock(),  # tests put another in its place
+        )
         self._waiting: dict[int, list[Callable[[], None]]] = {}
 
     def __len__(self) -> int:
@@ -122,7 +119,7 @@ class Episodes:
 
     def explain_absence(self, owner: str, id: str, index: int = 0) -> Fault:
         """Why an episode is not open."""
-        tombstone = self._tombstones.get((owner, id))
+        tombstone = self.tombstones.get(owner, id)
         if tombstone is None:
             return self.deny(id, index)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(tombstone.closed_at))
@@ -164,7 +161,7 @@ class Episodes:
             if episode is not None:
                 self._check_same(episode, acceptable, rule, seed)
                 version, acceptable = episode.version, {episode.version}  # a reply names one
-            elif (owner, id) in self._tombstones:
+            elif self.tombstones.get(owner, id) is not None:
                 message = self.explain_absence(owner, id).message
                 raise AlreadyExists(f"{message.removesuffix('Start a new one.')}Take another id.")
         self._check_room(owner, present.count(None))
@@ -195,7 +192,7 @@ class Episodes:
         episode = Episode(id, owner, ticket, slot, version, rule, seed, lease)
         self._open[slot] = episode
         self._books.setdefault(owner, {})[id] = ticket
-        self._tombstones.pop((owner, id), None)
+        self.tombstones.discard(owner, id)
         self.tickets[slot] = ticket
         self.next_step[slot] = next_step
         self.version[slot] = version
@@ -225,32 +222,20 @@ class Episodes:
         self.tickets[episode.slot] = _FREE
         self.deadline[episode.slot] = np.inf
         heapq.heappush(self._free, episode.slot)
-        self.bury(episode.owner, episode.id, reason, time.time())
+        next_step = int(self.next_step[episode.slot])
+        self.tombstones.add(episode.owner, episode.id, reason, time.time(), next_step)
         self._closed(episode, reason)
 
-    def bury(self, owner: str, id: str, reason: Problem, closed_at: float) -> None:
-        """Leaves a tombstone."""
-        lifetime = self._limits.tombstone_lifetime
-        tombstone = Tombstone(reason, closed_at, self.clock() + lifetime)
-        self._tombstones[owner, id] = tombstone
-        if len(self._tombstones) > _TOMBSTONES * self._limits.max_episodes:
-            del self._tombstones[next(iter(self._tombstones))]
+    def sweep(self) -> bool:
+        """Closes what has expired, and forgets what closed long ago; whether there is more of it.
 
-    @property
-    def tombstones(self) -> dict[tuple[str, str], Tombstone]:
-        """Those that are kept, oldest first, by owner and id."""
-        return dict(self._tombstones)
-
-    def sweep(self) -> None:
-        """Closes what has expired, and forgets what closed long ago."""
-        now = self.clock()
-        for slot in np.flatnonzero((self.deadline <= now) & ~self.busy).tolist():
+        It does a bounded part of that, so that a hundred thousand leases that run out together
+        hold nobody up: who calls it lets others run before the next part.
+        """
+        expired = np.flatnonzero((self.deadline <= self.clock()) & ~self.busy)
+        for slot in expired[:_AT_ONCE].tolist():
             self.close(self._open[slot], Problem.EPISODE_EXPIRED)
-        while self._tombstones:
-            name, tombstone = next(iter(self._tombstones.items()))
-            if tombstone.forgotten_at > now:
-                break
-            del self._tombstones[name]
+        return len(expired) > _AT_ONCE or self.tombstones.forget(_AT_ONCE) == _AT_ONCE
 
     # ── being busy ───────────────────────────────────────────────────────────────────────────────
 

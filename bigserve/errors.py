@@ -13,7 +13,7 @@ ServeError
     ├── BundleRefused         FAILED_PRECONDITION: a file that is no sound bundle
     ├── LimitReached          RESOURCE_EXHAUSTED: perhaps with a hint when to try again
     ├── Late                  DEADLINE_EXCEEDED: the deadline passed before the server began
-    ├── Unavailable           UNAVAILABLE: starting or shutting down
+    ├── Unavailable           UNAVAILABLE: shutting down; with a hint when to try again
     └── EpisodeFault          an episode's `Problem`, where the call is about that episode alone
 
 A message is a sentence: what must hold, what came, what to do. It may be sent to a client as it
@@ -153,9 +153,13 @@ class Late(CallError):
 
 
 class Unavailable(CallError):
-    """The server is starting or shutting down."""
+    """The server is shutting down, and says when to come back: not before it has gone."""
 
     code = grpc.StatusCode.UNAVAILABLE
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("grpc-retry-pushback-ms", "1000"),)
 
 
 class EpisodeFault(CallError):

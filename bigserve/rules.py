@@ -107,7 +107,7 @@ def are_valid(
     if spec.minimum is not None and spec.maximum is not None:
         fine = (observations >= spec.minimum) & (observations <= spec.maximum)
     elif (limit := _LARGEST.get(spec.dtype)) is not None:
-        fine = np.abs(observations) <= limit
+        fine = (observations >= -limit) & (observations <= limit)  # np.abs(INT64_MIN) is negative
     else:
         return np.ones(len(observations), bool)
     return np.asarray(fine.reshape(len(observations), -1).all(1))

@@ -1,14 +1,12 @@
 """A server's life: it loads, listens, serves, and ends well."""
 
 import asyncio
-import contextlib
 import functools
 import gc
 import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,15 +18,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from bigproto.v1 import policy_pb2, policy_pb2_grpc
-from bigserve import convert, snapshot
+from bigserve import handover
 from bigserve.config import ServerConfig, is_loopback
 from bigserve.core import Core
-from bigserve.errors import ConfigError, LimitReached, Problem
+from bigserve.errors import ConfigError
 from bigserve.metrics import LoadedModel, Metrics, MetricsServer
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator, Tokens, read_seal_key, server_credentials
 from bigserve.service import AdminService, PolicyService
-from bigserve.snapshot import Grave, Snapshot
 
 log = logging.getLogger("bigserve")
 
@@ -42,8 +39,9 @@ which an engine would wait for while the event loop writes replies."""
 _SWEEP = 0.5
 """Seconds between looks at leases. Who asks for an episode is told at once all the same."""
 
-_GLANCE = 0.05
-"""Seconds between looks at whether all episodes are closed."""
+_FAREWELL = 0.5
+"""Seconds in which callers are told that the server goes. They stay away for twice as long: gRPC
+drops the calls that come while it stops, as CANCELLED."""
 
 _LAST_REPLIES = 1.0
 """Seconds for replies that are on their way when the server ends."""
@@ -80,6 +78,7 @@ class Server:
         self._tokens = None if config.tokens is None else Tokens(config.tokens)
         self._sweeping: asyncio.Task | None = None
         self._reloading: asyncio.Task | None = None
+        self._outdated = False
         self.core = Core(config, self._metrics)
         self.address = ""
 
@@ -95,7 +94,8 @@ class Server:
         self._metrics.watch(self.core.live, lambda: self.core.steps.queued, self._list_models)
         for name, path in self._files.items():
             await self.core.models.load(name, path)
-        await self._restore()
+        if self._config.snapshot is not None:
+            await handover.restore(self.core, self._config.snapshot)
         gc.collect()
         gc.freeze()  # what is there now stays; looking through it again would cost pauses
         self._sweeping = asyncio.create_task(self._sweep())
@@ -106,20 +106,23 @@ class Server:
         if self._http is not None:
             extra["metrics_port"] = self._http.port
         log.info("listening on %s", self.address, extra=extra)
+        if self._outdated:
+            self._reloading = asyncio.create_task(self._reload())
 
     async def stop(self, hurried: asyncio.Event | None = None) -> None:
-        """Finishes what runs: until all episodes are closed, or in a snapshot, or grace is over."""
+        """Finishes what runs: until all episodes are in a snapshot, or closed, or grace is over.
+
+        Raises if a snapshot was wanted, and could not be written while there were episodes.
+        """
         log.info("shutting down", extra={"episodes": len(self.core.episodes)})
         self.core.draining = True
         await self._say_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        if self._config.snapshot is not None:
-            self.core.stopped = True
-            await self._save(self._config.snapshot)
-        else:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._config.grace):
-                    while len(self.core.episodes) and not (hurried and hurried.is_set()):
-                        await asyncio.sleep(_GLANCE)
+        config = self._config
+        failure = await handover.finish(
+            self.core, config.snapshot, config.grace, hurried or asyncio.Event()
+        )
+        self.core.streams.end()
+        await asyncio.sleep(_FAREWELL)
         await self._grpc.stop(_LAST_REPLIES)
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -129,15 +132,17 @@ class Server:
         if self._http is not None:
             self._http.close()
         log.info("stopped", extra={"episodes": len(self.core.episodes)})
+        if failure is not None:
+            raise failure
 
     def reload(self) -> None:
         """Reads models and tokens again, while serving goes on."""
-        if self._sweeping is None:
-            return  # they are being read
         if self._tokens is not None:
             self._tokens.reload()
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.create_task(self.core.models.reload())
+        self._outdated = True  # a file may have changed after it was read, so they are read again
+        is_loading = self._sweeping is None
+        if not is_loading and (self._reloading is None or self._reloading.done()):
+            self._reloading = asyncio.create_task(self._reload())
 
     # ── parts ────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,41 +199,13 @@ class Server:
     def _list_models(self) -> list[LoadedModel]:
         return [LoadedModel(v.name, v.digest, v.current) for v in self.core.models]
 
+    async def _reload(self) -> None:
+        while self._outdated and not self.core.draining:
+            self._outdated = False
+            await self.core.models.reload()
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP)
-            self.core.episodes.sweep()
-
-    # ── snapshots ────────────────────────────────────────────────────────────────────────────────
-
-    async def _save(self, path: Path) -> None:
-        records = await self.core.export_all()
-        graves = [
-            Grave(owner, id, tombstone.reason, tombstone.closed_at)
-            for (owner, id), tombstone in self.core.episodes.tombstones.items()
-        ]
-        states = list(map(convert.write_record, records))
-        await asyncio.to_thread(snapshot.save, path, Snapshot(states, graves))
-        log.info("saved a snapshot", extra={"path": str(path), "episodes": len(states)})
-
-    async def _restore(self) -> None:
-        """Goes on with the episodes of the last run; those that cannot be leave a tombstone."""
-        path = self._config.snapshot
-        found = None if path is None else await asyncio.to_thread(snapshot.load, path)
-        if path is None or found is None:
-            return
-        for owner, id, reason, closed_at in found.graves:
-            self.core.episodes.bury(owner, id, reason, closed_at)
-        for data in found.states:
-            record = convert.read_record(data)
-            try:
-                fault = await self.core.import_(None, record)
-                why = "" if fault is None else fault.message
-            except LimitReached as error:
-                why = str(error)
-            if why:
-                log.warning("an episode is lost", extra={"episode": record.id, "why": why})
-                reason = Problem.EPISODE_EVICTED
-                self.core.episodes.bury(record.owner, record.id, reason, time.time())
-        path.unlink()
-        log.info("went on from a snapshot", extra={"episodes": len(self.core.episodes)})
+            while self.core.episodes.sweep():
+                await asyncio.sleep(0)  # others first: there may be a hundred thousand

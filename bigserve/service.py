@@ -147,10 +147,11 @@ class PolicyService(policy_pb2_grpc.PolicyServicer):
         writer, failure = asyncio.create_task(replies.write()), None
         try:
             try:
-                while (request := await context.read()) is not EOF:
-                    self._take(request, owner, replies)
-                    if replies.full:
-                        await replies.make_room()
+                with self._core.streams.reading():
+                    while (request := await context.read()) is not EOF:
+                        self._take(request, owner, replies)
+                        if replies.full:
+                            await replies.make_room()
             except CallError as error:
                 failure = error  # of the last request; the others get their replies
             replies.end()

@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -27,6 +27,7 @@ class Grave(NamedTuple):
     id: str
     reason: Problem
     closed_at: float
+    next_step: int = 0
 
 
 class Snapshot(NamedTuple):
@@ -38,8 +39,9 @@ class Snapshot(NamedTuple):
 
 def save(path: Path, snapshot: Snapshot) -> None:
     """Writes a snapshot, whole or not at all."""
-    graves = [[owner, id, int(reason), at] for owner, id, reason, at in snapshot.graves]
-    content = msgpack.packb({"states": list(snapshot.states), "graves": graves})
+    graves = [[owner, id, int(reason), at] for owner, id, reason, at, _ in snapshot.graves]
+    steps = [grave.next_step for grave in snapshot.graves]  # apart: older releases ignore it
+    content = msgpack.packb({"states": list(snapshot.states), "graves": graves, "steps": steps})
     assert content is not None
     try:
         with atomic_write(path) as file:
@@ -57,12 +59,29 @@ def load(path: Path) -> Snapshot | None:
         return None
     except OSError as error:
         raise SnapshotError(f"{path} cannot be read: {error.strerror}.") from error
+    if not data.startswith(_MAGIC):
+        raise _refusal(path, "it is empty" if not data else "it begins otherwise")
     digest, content = data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
-    if not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != digest:
-        raise SnapshotError(
-            f"{path} must be a whole snapshot of this format, and is not. Move it away to start "
-            "without the episodes in it."
-        )
-    found = msgpack.unpackb(content)
-    graves = [Grave(owner, id, Problem(reason), at) for owner, id, reason, at in found["graves"]]
+    if hashlib.sha256(content).digest() != digest:
+        raise _refusal(path, "it ends early, or was altered: its digest does not fit")
+    try:
+        return _read(msgpack.unpackb(content))
+    except (ValueError, TypeError, AttributeError, LookupError, msgpack.UnpackException) as error:
+        raise _refusal(path, "its content is something else") from error
+
+
+def _read(found: Any) -> Snapshot:
+    # Files from before tombstones had steps hold none.
+    steps = found.get("steps") or [0] * len(found["graves"])
+    graves = [
+        Grave(owner, id, Problem(reason), at, step)
+        for (owner, id, reason, at), step in zip(found["graves"], steps, strict=True)
+    ]
     return Snapshot(found["states"], graves)
+
+
+def _refusal(path: Path, why: str) -> SnapshotError:
+    return SnapshotError(
+        f"{path} must be a whole snapshot of this format, and is not: {why}. Put back the file "
+        "that the last shutdown wrote, or move this one away to start without the episodes in it."
+    )

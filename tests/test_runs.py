@@ -386,6 +386,92 @@ def test_a_damaged_checkpoint_is_named(tmp_path, part):
     assert found is not None and found[0] == 1
 
 
+def test_flipped_bits_in_arrays_are_noticed(tmp_path):
+    """Below us nothing notices: packed numbers have no checksum."""
+    state = {"x": np.random.default_rng(0).normal(size=(40, 30))}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state)
+    checkpoints.close()
+    flipped = 0
+    for file in (path for path in (tmp_path / "1" / "arrays").rglob("*") if path.is_file()):
+        data = bytearray(file.read_bytes())
+        if len(data) > state["x"].nbytes // 2:
+            for place in (len(data) // 3, len(data) // 2, 2 * len(data) // 3):
+                data[place] ^= 4
+                flipped += 1
+            file.write_bytes(data)
+    assert flipped == 3
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(CheckpointError, match=r"/1` must be whole, but .*Delete that folder"):
+        checkpoints.latest(state)
+    checkpoints.close()
+
+
+def rewrite_notes(folder: Path, change: Any) -> None:
+    """Changes what is noted in the checkpoint of step 1."""
+    file = folder / "1" / "about" / "metadata"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about: [about],
+        lambda about: 3,
+        lambda about: None,
+        lambda about: {**about, "leaves": 3},
+        lambda about: {**about, "leaves": [[]]},
+        lambda about: {"leaves": None, "notes": {}},
+        lambda about: {"leaves": about["leaves"], "notes": []},
+        lambda about: {**about, "notes": {"step": 4}},
+        lambda about: {**about, "arrays": about["digest"]},
+        lambda about: {key: value for key, value in about.items() if key != "digest"},
+    ],
+)
+def test_notes_that_are_something_else_are_named(tmp_path, change):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"x": np.arange(4)}, {"step": 3})
+    rewrite_notes(tmp_path, change)
+    for ask in (lambda: checkpoints.latest({"x": np.arange(4)}), checkpoints.notes):
+        with pytest.raises(CheckpointError, match=r"/1` must be whole, but what is noted in it is"):
+            ask()
+    checkpoints.close()
+
+
+def test_a_checkpoint_from_before_there_were_digests_is_gone_on_from(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"x": np.arange(4)}, {"step": 3})
+    rewrite_notes(tmp_path, lambda about: {key: about[key] for key in ("leaves", "notes")})
+    found = checkpoints.latest({"x": np.zeros(4, int)})
+    assert found is not None and found[1]["x"].tolist() == [0, 1, 2, 3]
+    assert checkpoints.notes() == {"step": 3}
+    checkpoints.close()
+
+
+def test_a_full_disk_is_said_in_a_sentence_and_what_was_there_stays(tmp_path):
+    resource = pytest.importorskip("resource")  # no file may grow beyond so many bytes
+    state = {"x": np.random.default_rng(0).normal(size=100_000)}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(
+            CheckpointError, match="step 2 cannot be written to `.*make room"
+        ) as told:
+            checkpoints.save(2, state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(told.value).isprintable() and len(str(told.value)) < 400 + len(str(tmp_path))
+    checkpoints.close()
+    checkpoints = Checkpoints(tmp_path)
+    found = checkpoints.latest(state)
+    assert found is not None and found[0] == 1
+    checkpoints.save(3, state)
+    assert checkpoints.latest_step() == 3
+    checkpoints.close()
+
+
 def test_checkpoints_are_quiet_and_loaded_late(tmp_path):
     """Even where a user wants to read every log line, and every warning is an error."""
     script = """

@@ -52,7 +52,8 @@ def refusing(path: str) -> Iterator[None]:
     try:
         yield
     except (CMDPError, ConfigError) as error:
-        raise BundleValueError(f"`{path}` cannot be used: {error}") from error
+        why = " ".join(str(error).split())  # where it shows an array, that has several lines
+        raise BundleValueError(f"`{path}` cannot be used: {why}") from error
 
 
 def name_parts(cmdp: CMDP) -> Names:

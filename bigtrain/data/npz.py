@@ -59,7 +59,7 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
         except _CORRUPT as error:
             raise DemonstrationError(
                 f"`{path}` must be a file of demonstrations, but it is damaged or not an .npz "
-                f"archive ({str(error) or type(error).__name__}). Copy or write it anew."
+                f"archive ({_quote(str(error) or type(error).__name__)}). Copy or write it anew."
             ) from error
 
 
@@ -76,7 +76,7 @@ def _read(path: str | os.PathLike, file: BinaryIO) -> dict[str, Any]:
         if set(members) != set(FIELDS):
             raise DemonstrationError(
                 f"`{path}` must hold exactly the fields {', '.join(FIELDS)}, "
-                f"got {', '.join(sorted(members))}."
+                f"got {_quote(', '.join(sorted(members)))}."
             )
         metadata = _read_member(path, archive, members["metadata"], size)
         arrays = {name: _read_member(path, archive, members[name], size) for name in ARRAYS}
@@ -114,7 +114,10 @@ def _parse_npy(path: str | os.PathLike, name: str, content: np.ndarray) -> np.nd
     version = np.lib.format.read_magic(head)
     if version not in readers:
         raise DemonstrationError(f"`{path}` holds `{name}` in the unknown .npy version {version}.")
-    shape, fortran_order, dtype = readers[version](head)
+    try:
+        shape, fortran_order, dtype = readers[version](head)
+    except Exception as error:  # numpy takes a header apart without a look at what is in it
+        raise ValueError(f"the header of `{name}` says {error or type(error).__name__}") from error
     if dtype.kind not in "biufU":
         raise DemonstrationError(
             f"`{path}` must hold numbers and text only, but `{name}` has the dtype {dtype}."
@@ -134,9 +137,15 @@ def _check_head(path: str | os.PathLike, name: np.ndarray, version: np.ndarray) 
         raise _foreign(path)
     if version.shape != () or version.dtype.kind not in "iu" or int(version) != VERSION:
         raise DemonstrationError(
-            f"`{path}` must be in version {VERSION} of the format, got {version}. A newer "
-            "`big-imitation` may read it."
+            f"`{path}` must be in version {VERSION} of the format, got {_quote(str(version))}. "
+            "A newer `big-imitation` may read it."
         )
+
+
+def _quote(text: str) -> str:
+    """What came from a file, or was said of it: one line, and not too long."""
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return line if len(line) <= 200 else f"{line[:199]}…"
 
 
 def _foreign(path: str | os.PathLike) -> DemonstrationError:

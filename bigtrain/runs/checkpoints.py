@@ -2,13 +2,16 @@
 
 Orbax writes a checkpoint into a temporary folder and renames it when it is whole, so a process may
 be killed at any moment. Only arrays are stored, in the order in which they come in the state; what
-else the state has (functions, sizes, None) comes from the state that is given on restoring.
+else the state has (functions, sizes, None) comes from the state that is given on restoring. Digests
+tell whether arrays and notes are as they were written: what reads them notices some damage only.
 """
 
+import hashlib
 import itertools
+import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, final
@@ -21,6 +24,9 @@ import numpy as np
 from bigtrain.errors import CheckpointError, ConfigError
 
 State = TypeVar("State")
+
+_FIELDS = {"leaves", "notes", "arrays", "digest"}
+"""What is noted beside the arrays; checkpoints from before there were digests lack the last two."""
 
 
 @final
@@ -45,14 +51,13 @@ class Checkpoints:
                 f"`step` must be above that of the latest checkpoint, {latest}, got {step}."
             )
         args = _orbax().args
-        about = {"leaves": _describe(state), "notes": dict(notes or {})}
-        items = {"about": args.JsonSave(about)}
         leaves = jax.tree.leaves(eqx.filter(state, eqx.is_array))
         arrays = [np.asarray(_bits(leaf)) for leaf in leaves if leaf.size]
+        about = {"leaves": _describe(state), "notes": dict(notes or {}), "arrays": _digest(arrays)}
+        items = {"about": args.JsonSave({**about, "digest": _digest_text(about)})}
         if arrays:  # Orbax refuses to store nothing, be it an array or a list of them
             items["arrays"] = args.StandardSave(arrays)
-        if not self._manager().save(step, args=args.Composite(**items)):
-            raise CheckpointError(f"The checkpoint of step {step} was not written.")
+        self._write(step, args.Composite(**items))
 
     def latest(self, like: State) -> tuple[int, State] | None:
         """The latest checkpoint, step and state; None where there is none.
@@ -62,13 +67,17 @@ class Checkpoints:
         step = self.latest_step()
         if step is None:
             return None
-        self._check(step, like)
+        about = self._about(step)
+        self._check(step, about["leaves"], like)
         arrays, rest = eqx.partition(like, eqx.is_array)
         leaves, structure = jax.tree.flatten(arrays)
         stored = [np.empty(bits.shape, bits.dtype) for bits in map(_bits, leaves)]
         wanted = [array for array in stored if array.size]
         if wanted:
-            found = iter(self._read(step, "arrays", _orbax().args.StandardRestore(wanted)))
+            read = self._read(step, "arrays", _orbax().args.StandardRestore(wanted))
+            if about.get("arrays", _digest(read)) != _digest(read):
+                raise self._damaged(step, "its arrays are not as they were written")
+            found = iter(read)
             stored = [next(found) if array.size else array for array in stored]
         return step, eqx.combine(structure.unflatten(map(_like, leaves, stored)), rest)
 
@@ -100,20 +109,41 @@ class Checkpoints:
             self._opened = ocp.CheckpointManager(self._directory, options=options)
         return self._opened
 
+    def _write(self, step: int, items: Any) -> None:
+        try:
+            written = self._manager().save(step, args=items)
+        except Exception as error:  # whatever Orbax and what is below it make of a full disk
+            raise CheckpointError(
+                f"The checkpoint of step {step} cannot be written to `{self._directory}` "
+                f"({_reason(error)}). Those before it are whole: make room, and go on from there."
+            ) from error
+        if not written:
+            raise CheckpointError(f"The checkpoint of step {step} was not written.")
+
     def _about(self, step: int) -> dict[str, Any]:
-        return self._read(step, "about", _orbax().args.JsonRestore())
+        """What is noted beside the arrays, as it was written."""
+        about = self._read(step, "about", _orbax().args.JsonRestore())
+        if not isinstance(about, dict) or set(about) not in (_FIELDS, {"leaves", "notes"}):
+            raise self._damaged(step, "what is noted in it is something else")
+        digest = about.pop("digest", None)
+        if not _is_sound(about) or digest not in (None, _digest_text(about)):
+            raise self._damaged(step, "what is noted in it is not as it was written")
+        return about
 
     def _read(self, step: int, item: str, how: Any) -> Any:
         try:
             return self._manager().restore(step, args=_orbax().args.Composite(**{item: how}))[item]
         except Exception as error:  # whatever Orbax and what is below it make of damaged files
-            raise CheckpointError(
-                f"The checkpoint in `{self._directory / str(step)}` must be whole, but it cannot "
-                f"be read ({error}). Delete that folder to go on from the one before."
-            ) from error
+            raise self._damaged(step, f"it cannot be read ({_reason(error)})") from error
 
-    def _check(self, step: int, like: Any) -> None:
-        there, here = self._about(step)["leaves"], _describe(like)
+    def _damaged(self, step: int, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"The checkpoint in `{self._directory / str(step)}` must be whole, but {why}. Delete "
+            "that folder to go on from the one before."
+        )
+
+    def _check(self, step: int, there: list[dict[str, str]], like: Any) -> None:
+        here = _describe(like)
         for i, (theirs, ours) in enumerate(itertools.zip_longest(there, here)):
             if theirs is None or ours is None or theirs["array"] != ours["array"]:
                 raise CheckpointError(
@@ -144,6 +174,36 @@ def _describe(tree: Any) -> list[dict[str, str]]:
         {"path": jax.tree_util.keystr(path), "array": f"{x.dtype}{list(x.shape)}"}
         for path, x in leaves
     ]
+
+
+def _is_sound(about: Mapping[str, Any]) -> bool:
+    """Whether notes are of the kinds that they are written in."""
+    leaves, notes = about["leaves"], about["notes"]
+    return isinstance(notes, dict) and (
+        isinstance(leaves, list)
+        and all(isinstance(leaf, dict) and set(leaf) == {"path", "array"} for leaf in leaves)
+    )
+
+
+def _digest(arrays: Sequence[np.ndarray]) -> str:
+    """SHA-256 of arrays: their kinds, shapes and bytes."""
+    result = hashlib.sha256()
+    for array in map(np.asarray, arrays):
+        result.update(f"{array.dtype} {array.shape}\n".encode())
+        result.update(np.ascontiguousarray(array).tobytes())
+    return result.hexdigest()
+
+
+def _digest_text(about: Mapping[str, Any]) -> str:
+    """SHA-256 of what JSON makes of notes."""
+    plain = json.loads(json.dumps(about))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    """What is below us says of a failure: at most a line of it."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= 200 else f"{words[:199]}…"
 
 
 def _show(leaf: Mapping[str, str] | None) -> str:

@@ -254,3 +254,18 @@ async def test_a_model_with_pictures_steps_in_bulk(driver):
                 pictures = np.zeros((64, 16, 16, 3), np.uint8)
                 pictures[:, 3, 4, 1] = np.arange(64)
                 assert (await episodes.act(pictures)).tolist() == [i % 3 for i in range(64)]
+
+
+async def test_a_call_that_a_stopping_server_breaks_off_is_made_again(driver, server):
+    """gRPC says CANCELLED to what comes while a server stops; nobody here has cancelled."""
+    async with driver.connect(server.address, retry=QUICK) as client:
+        for method in ("Start", "Act", "ActStream", "End"):
+            server.fail(method=method, code=grpc.StatusCode.CANCELLED)
+        async with client.episode() as episode:
+            assert await episode.act(LEFT) == LISTEN
+            assert applied(server, episode) == [LEFT]
+        server.fail(method="Describe", times=1, code=grpc.StatusCode.CANCELLED)
+        once = driver.connect(server.address, retry=Retry(attempts=1))
+        with pytest.raises(errors.Unavailable, match="broken off on its way"):
+            async with once:
+                pass

@@ -133,7 +133,13 @@ class Rules:
 
     def take_in(self, episode_id: str, copy: Episode) -> pb.Problem | None:
         """What Import says of a copy; None: it goes on here."""
-        if self.problem_of(episode_id) is None and self.episodes[episode_id] != copy:
-            return pb.PROBLEM_EPISODE_EXISTS
+        there = self.episodes.get(episode_id)
+        if there is not None and there.closed is None:
+            if there != copy:
+                return pb.PROBLEM_EPISODE_EXISTS
+        elif there is not None and (
+            there.closed != pb.PROBLEM_EPISODE_EXPORTED or len(copy.history) < len(there.history)
+        ):
+            return there.closed
         self.episodes[episode_id] = copy
         return None

@@ -117,6 +117,7 @@ def test_limits_are_told(limits):
     assert limits.max_episodes_per_caller <= limits.max_episodes
     assert 0 < seconds(limits.default_lease) <= seconds(limits.max_lease)
     assert seconds(limits.tombstone_lifetime) > 0
+    assert limits.max_tombstones_per_caller >= limits.max_episodes_per_caller
 
 
 def test_the_release_of_the_server_is_told(described):

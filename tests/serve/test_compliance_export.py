@@ -152,6 +152,31 @@ def test_what_is_open_here_in_another_state_exists(stub, start, tiger):
     assert list(again.duplicates) == [0] and rows(again) == rows(later)
 
 
+def test_an_old_export_does_not_come_back_over_what_went_on(stub, start, tiger):
+    """Or its steps would count twice."""
+    (episode,) = start()
+    step(stub, tiger, episode, 0)
+    (old,) = export(stub, episode, close=True)
+    assert not take_in(stub, old).errors
+    step(stub, tiger, episode, 1)
+    (new,) = export(stub, episode, close=True)
+    assert only_error(take_in(stub, old)).problem == pb.PROBLEM_EPISODE_EXPORTED
+    assert not take_in(stub, new).errors
+    stub.End(pb.EndRequest(episode_ids=[episode]))
+    for sealed in (old, new):
+        error = only_error(take_in(stub, sealed))
+        assert error.problem == pb.PROBLEM_EPISODE_ENDED
+        assert error.HasField("closed_at")
+
+
+def test_a_start_can_be_sent_again_after_a_move(stub, subject):
+    request = pb.StartRequest(model=subject.model.name, episode_ids=["moved-on-start"], seed=3)
+    first = stub.Start(request)
+    take_in(stub, *export(stub, "moved-on-start", close=True))
+    assert stub.Start(request) == first
+    stub.End(pb.EndRequest(episode_ids=first.episode_ids))
+
+
 def test_imports_come_in_order_and_fail_alone(stub, start):
     first, second = export(stub, *start(2), close=True)
     broken = pb.SealedEpisode(state=first.state, seal=second.seal)

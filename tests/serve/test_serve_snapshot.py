@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from cores import S0, make_cores, run, settings, start, walk
 
-from bigserve import convert, snapshot
+from bigserve import convert, handover, snapshot
 from bigserve.errors import Problem, SnapshotError
 from bigserve.server import Server
 from bigserve.snapshot import Grave, Snapshot
@@ -80,7 +80,7 @@ async def test_episodes_that_no_longer_fit_leave_a_tombstone(monkeypatch, tmp_pa
     server = Server({}, config)
     episodes = server.core.episodes
     await server.core.models.load("tiger", tmp_path / "tiger.big")
-    await server._restore()
+    await handover.restore(server.core, path)
     assert [(one.id, episodes.next_step[one.slot]) for one in episodes] == [("a", 1)]
     assert episodes.explain_absence("me", "b").problem == Problem.EPISODE_EVICTED
     assert episodes.explain_absence("Ω", "b").closed_at == 2e9 + 0.1

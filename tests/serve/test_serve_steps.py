@@ -32,8 +32,10 @@ from cores import (
     whole_state,
 )
 
+from bigserve import rules
 from bigserve.acts import Act
 from bigserve.errors import InvalidRequest
+from bigtrain.bundle import ArraySpec
 
 
 @pytest.fixture
@@ -319,3 +321,18 @@ async def test_a_message_may_outlive_one_of_its_versions(serving, tmp_path):
         assert problems(acted) == {0: "EPISODE_ENDED"}
         assert acted.actions.tolist() == [0, LISTEN]
         assert core.steps.queued == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bad", "good"),
+    [
+        ("int64", [-(2**63), -(2**63) + 1, -(2**31), 2**31, 2**63 - 1], [-(2**31) + 1, 2**31 - 1]),
+        ("float64", [-np.inf, np.inf, np.nan, -3.5e38, 3.5e38], [-3.4e38, 3.4e38]),
+        ("float32", [-np.inf, np.inf, np.nan], [np.finfo(np.float32).min, 0]),
+    ],
+)
+def test_numbers_that_32_bits_cannot_hold_are_invalid(dtype, bad, good):
+    """The least int64 too, which is its own absolute value."""
+    spec = ArraySpec("", dtype, (2,))
+    rows = np.array([[0, one] for one in (*bad, *good)], dtype)
+    assert rules.are_valid(rows, spec).tolist() == [False] * len(bad) + [True] * len(good)

@@ -97,6 +97,8 @@ class Limits:
     default_lease: float
     max_lease: float
     tombstone_lifetime: float
+    # Closed episodes of one caller that are remembered; 0 where the server does not say.
+    max_tombstones_per_caller: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +131,7 @@ def read_description(reply: policy_pb2.DescribeReply) -> Description:
             default_lease=limits.default_lease.ToTimedelta().total_seconds(),
             max_lease=limits.max_lease.ToTimedelta().total_seconds(),
             tombstone_lifetime=limits.tombstone_lifetime.ToTimedelta().total_seconds(),
+            max_tombstones_per_caller=limits.max_tombstones_per_caller,
         ),
         server_version=reply.server_version,
     )

@@ -7,7 +7,7 @@ BigClientError
 ├── DetailMissing             a belief, value or entropy that was not asked for, or not yet there
 ├── RowErrors                 some rows of a vectorised step failed; has the others' actions
 ├── CallError                 a call failed as a whole, and changed nothing
-│   ├── Unavailable               nobody answers, or the server is starting or shutting down
+│   ├── Unavailable               nobody answers, or the server starts, stops or broke off
 │   ├── DeadlineExceeded          no answer in time
 │   ├── Unauthenticated           no credentials, or unknown ones
 │   ├── PermissionDenied          known credentials, that may not do this
@@ -108,7 +108,7 @@ class CallError(BigClientError):
 
 
 class Unavailable(CallError):
-    """Nobody answers, or the server is starting or shutting down."""
+    """Nobody answers, or the server is starting or shutting down, or broke the call off."""
 
     code = grpc.StatusCode.UNAVAILABLE
     retryable = True
@@ -350,7 +350,10 @@ def from_rpc(error: grpc.RpcError) -> CallError | ProblemError:
     if code is grpc.StatusCode.ALREADY_EXISTS:
         return EpisodeExists(message)
     kind = _BY_CODE.get(code, CallError)
-    if kind is CallError:
+    if code is grpc.StatusCode.CANCELLED:
+        # What we cancel ourselves never comes here. gRPC cancels what is open when a server stops.
+        kind, message = Unavailable, f"The call was broken off on its way: {message}"
+    elif kind is CallError:
         message = f"{code.name}: {message}"
     failure = kind(message)
     pushback = str(metadata.get("grpc-retry-pushback-ms", ""))

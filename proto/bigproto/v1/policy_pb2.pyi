@@ -202,7 +202,7 @@ class Regret(_message.Message):
     def __init__(self, value: _Optional[float] = ..., standard_error: _Optional[float] = ..., normalised: _Optional[float] = ..., num_episodes: _Optional[int] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_episodes", "max_episodes_per_caller", "max_items", "max_message_bytes", "default_lease", "max_lease", "tombstone_lifetime")
+    __slots__ = ("max_episodes", "max_episodes_per_caller", "max_items", "max_message_bytes", "default_lease", "max_lease", "tombstone_lifetime", "max_tombstones_per_caller")
     MAX_EPISODES_FIELD_NUMBER: _ClassVar[int]
     MAX_EPISODES_PER_CALLER_FIELD_NUMBER: _ClassVar[int]
     MAX_ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +210,7 @@ class Limits(_message.Message):
     DEFAULT_LEASE_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONE_LIFETIME_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOMBSTONES_PER_CALLER_FIELD_NUMBER: _ClassVar[int]
     max_episodes: int
     max_episodes_per_caller: int
     max_items: int
@@ -217,7 +218,8 @@ class Limits(_message.Message):
     default_lease: _duration_pb2.Duration
     max_lease: _duration_pb2.Duration
     tombstone_lifetime: _duration_pb2.Duration
-    def __init__(self, max_episodes: _Optional[int] = ..., max_episodes_per_caller: _Optional[int] = ..., max_items: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., default_lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tombstone_lifetime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    max_tombstones_per_caller: int
+    def __init__(self, max_episodes: _Optional[int] = ..., max_episodes_per_caller: _Optional[int] = ..., max_items: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., default_lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tombstone_lifetime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_tombstones_per_caller: _Optional[int] = ...) -> None: ...
 
 class StartRequest(_message.Message):
     __slots__ = ("model", "version", "num_episodes", "episode_ids", "seed", "rule", "lease")
@@ -431,7 +433,7 @@ class SealedEpisode(_message.Message):
     def __init__(self, state: _Optional[bytes] = ..., seal: _Optional[bytes] = ...) -> None: ...
 
 class EpisodeState(_message.Message):
-    __slots__ = ("episode_id", "owner", "model", "version", "next_step", "rule", "lease", "random_key", "policy_state", "last_observation", "last_reply")
+    __slots__ = ("episode_id", "owner", "model", "version", "next_step", "rule", "lease", "random_key", "policy_state", "last_observation", "last_reply", "seed")
     class PolicyStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -450,6 +452,7 @@ class EpisodeState(_message.Message):
     POLICY_STATE_FIELD_NUMBER: _ClassVar[int]
     LAST_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     LAST_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     episode_id: str
     owner: str
     model: str
@@ -461,7 +464,8 @@ class EpisodeState(_message.Message):
     policy_state: _containers.MessageMap[str, Array]
     last_observation: _containers.RepeatedCompositeFieldContainer[Array]
     last_reply: ActReply
-    def __init__(self, episode_id: _Optional[str] = ..., owner: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., next_step: _Optional[int] = ..., rule: _Optional[_Union[ActionRule, _Mapping]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., random_key: _Optional[bytes] = ..., policy_state: _Optional[_Mapping[str, Array]] = ..., last_observation: _Optional[_Iterable[_Union[Array, _Mapping]]] = ..., last_reply: _Optional[_Union[ActReply, _Mapping]] = ...) -> None: ...
+    seed: int
+    def __init__(self, episode_id: _Optional[str] = ..., owner: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., next_step: _Optional[int] = ..., rule: _Optional[_Union[ActionRule, _Mapping]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., random_key: _Optional[bytes] = ..., policy_state: _Optional[_Mapping[str, Array]] = ..., last_observation: _Optional[_Iterable[_Union[Array, _Mapping]]] = ..., last_reply: _Optional[_Union[ActReply, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
     __slots__ = ("model", "path")

@@ -138,7 +138,9 @@ class PolicyServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Import(self, request, context):
-        """Continues exported episodes here, exactly where they were.
+        """Continues exported episodes here, exactly where they were. What has closed here goes on only if
+        an Export closed it, and not from before the step at which it left: steps would count twice. The
+        `Problem` is that of its tombstone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

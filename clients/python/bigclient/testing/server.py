@@ -25,6 +25,7 @@ LIMITS = Limits(
     default_lease=300.0,
     max_lease=3600.0,
     tombstone_lifetime=3600.0,
+    max_tombstones_per_caller=40_000,
 )
 
 

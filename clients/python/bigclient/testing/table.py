@@ -38,8 +38,8 @@ class Table:
         # Newest first; the first of a name is the current one.
         self.models = list(models)
         self.records: dict[tuple[str, str], Record] = {}
-        # Problem and time of what has closed.
-        self.tombstones: dict[tuple[str, str], tuple[str, float]] = {}
+        # Problem, time and next step of what has closed; the latest last.
+        self.tombstones: dict[tuple[str, str], tuple[str, float, int]] = {}
         self._key = key
 
     # ------------------------------------------------------------------------- life and death
@@ -49,14 +49,18 @@ class Table:
         for (owner, id), record in list(self.records.items()):
             if self.now - record.touched > record.lease:
                 self.close(owner, id, "EPISODE_EXPIRED", record.touched + record.lease)
-        for name, (_, closed_at) in list(self.tombstones.items()):
+        for name, (_, closed_at, _) in list(self.tombstones.items()):
             if self.now - closed_at > self.limits.tombstone_lifetime:
                 del self.tombstones[name]
 
     def close(self, owner: str, id: str, problem: str, at: float | None = None) -> None:
         """Closes an episode, and leaves a tombstone."""
         record = self.records.pop((owner, id))
-        self.tombstones[owner, id] = (problem, self.now if at is None else at)
+        at = self.now if at is None else at
+        self.tombstones[owner, id] = (problem, at, len(record.history))
+        own = [name for name in self.tombstones if name[0] == owner]
+        if 0 < self.limits.max_tombstones_per_caller < len(own):
+            del self.tombstones[own[0]]
         if record.model is not self._current(record.model.name):
             if all(other.model is not record.model for other in self.records.values()):
                 self.models.remove(record.model)
@@ -73,7 +77,7 @@ class Table:
             return self._error(
                 index, "EPISODE_UNKNOWN", f"Episode {id!r} must be open here: start another."
             )
-        problem, at = self.tombstones[owner, id]
+        problem, at, _ = self.tombstones[owner, id]
         how = problem.removeprefix("EPISODE_").lower()
         return self._error(
             index,
@@ -117,6 +121,7 @@ class Table:
                 default_lease=duration(limits.default_lease),
                 max_lease=duration(limits.max_lease),
                 tombstone_lifetime=duration(limits.tombstone_lifetime),
+                max_tombstones_per_caller=limits.max_tombstones_per_caller,
             ),
             server_version="fake",
         )
@@ -143,6 +148,8 @@ class Table:
         new = []
         for stream, id in enumerate(ids):
             there = self.records.get((owner, id))
+            if (owner, id) in self.tombstones:
+                raise Refusal(Code.ALREADY_EXISTS, f"Episode {id!r} has closed: take another id.")
             if there is None:
                 new.append(Record(id, owner, model, drawn, stream, rule, lease, self.now))
             elif (
@@ -154,7 +161,6 @@ class Table:
         self._check_room(owner, len(new))
         for record in new:
             self.records[owner, record.id] = record
-            self.tombstones.pop((owner, record.id), None)
         return policy_pb2.StartReply(
             episode_ids=ids, model=model.name, version=model.version, lease=duration(lease)
         )
@@ -322,6 +328,9 @@ class Table:
         there = self.records.get((owner, state.episode_id))
         if there is not None and there.export() != state:
             return "EPISODE_EXISTS"
+        why, _, left_at = self.tombstones.get((owner, state.episode_id), ("EPISODE_EXPORTED", 0, 0))
+        if why != "EPISODE_EXPORTED" or state.next_step < left_at:
+            return why
         if there is None:
             self.records[owner, state.episode_id] = read_record(state, model, self.now)
             self.tombstones.pop((owner, state.episode_id), None)

@@ -1,12 +1,11 @@
 """Damaged bundles: a named error or a sound load, in bounded memory."""
 
-import collections
 import copy
 import hashlib
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +14,17 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from bundles import EXACT, LEARNED
+from bundles import EXACT, LEARNED, resealed, set_array
+from mutation import (
+    Mutation,
+    assert_is_sentence,
+    choose_count,
+    flip_bits,
+    judge,
+    pick,
+    splice,
+    truncate,
+)
 
 from bigtrain import errors
 from bigtrain.bundle import Bundle, parse_bundle
@@ -50,8 +59,6 @@ VALUES: list[Any] = [
     {"dtype": "float64", "shape": [], "data": b"\0" * 8},
 ]
 
-Mutation = Callable[[np.random.Generator, bytes], bytes]
-
 
 def reseal(payload: bytes) -> bytes:
     """A bundle with this payload and a right digest."""
@@ -59,19 +66,8 @@ def reseal(payload: bytes) -> bytes:
     return head + hashlib.sha256(head + payload).digest() + payload
 
 
-def flip_bits(rng: np.random.Generator, data: bytes) -> bytes:
-    flipped = bytearray(data)
-    for place in rng.integers(len(data), size=rng.integers(1, 4)):
-        flipped[place] ^= 1 << rng.integers(8)
-    return bytes(flipped)
-
-
 def flip_header(rng: np.random.Generator, data: bytes) -> bytes:
     return flip_bits(rng, data[:HEADER]) + data[HEADER:]
-
-
-def truncate(rng: np.random.Generator, data: bytes) -> bytes:
-    return data[: rng.integers(len(data))]
 
 
 def flip_payload(rng: np.random.Generator, data: bytes) -> bytes:
@@ -80,6 +76,10 @@ def flip_payload(rng: np.random.Generator, data: bytes) -> bytes:
 
 def truncate_payload(rng: np.random.Generator, data: bytes) -> bytes:
     return reseal(truncate(rng, data[HEADER:]))
+
+
+def splice_payload(rng: np.random.Generator, data: bytes) -> bytes:
+    return reseal(splice(rng, data[HEADER:]))
 
 
 def claim_length(rng: np.random.Generator, data: bytes) -> bytes:
@@ -145,6 +145,7 @@ MUTATIONS: dict[Mutation, int] = {
     truncate: 1,
     flip_payload: 3,
     truncate_payload: 1,
+    splice_payload: 1,
     claim_length: 2,
     nest: 1,
     change_content: 3,
@@ -161,42 +162,53 @@ def check_sound(bundle: Bundle) -> None:
     assert decision.belief.log_probs.shape == bundle.context_prior.shape
 
 
-def fuzz(count: int, seed: int) -> tuple[collections.Counter, int]:
-    """What came of `count` mutations, and the most memory that one took."""
-    rng = np.random.default_rng(seed)
-    mutations, weights = list(MUTATIONS), np.array(list(MUTATIONS.values()), float)
-    outcomes: collections.Counter = collections.Counter()
-    most = 0
-    tracemalloc.start()
-    for index in range(count):
-        mutation = mutations[rng.choice(len(mutations), p=weights / weights.sum())]
-        data = mutation(rng, (EXACT, LEARNED)[index % 2])
+class Reader:
+    """Loads bundles, and keeps the most memory that one took."""
+
+    def __init__(self):
+        self.most = self._loaded = 0
+
+    def __call__(self, data: bytes) -> str:
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         try:
-            loaded = parse_bundle(data)
-        except BundleError as error:
-            outcomes[type(error).__name__] += 1
-            continue
+            bundle = parse_bundle(data)
         finally:
-            most = max(most, tracemalloc.get_traced_memory()[1] - before)
-        if outcomes["loaded"] % SOUND_EVERY == 0:
-            check_sound(loaded)
-        outcomes["loaded"] += 1
-    tracemalloc.stop()
-    return outcomes, most
+            self.most = max(self.most, tracemalloc.get_traced_memory()[1] - before)
+        if self._loaded % SOUND_EVERY == 0:
+            check_sound(bundle)
+        self._loaded += 1
+        return "loaded"
 
 
-@pytest.mark.parametrize(
-    "count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)], ids="{:,}".format
-)
-def test_damaged_bundles_are_refused_or_load(count, monkeypatch):
+def make_mutants(count: int, seed: int) -> Iterator[bytes]:
+    rng = np.random.default_rng(seed)
+    for index in range(count):
+        yield pick(rng, MUTATIONS)(rng, (EXACT, LEARNED)[index % 2])
+
+
+def test_damaged_bundles_are_refused_or_load(monkeypatch):
     # The checks of types that tests have, and users do not, must not be what refuses a bundle.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    outcomes, most = fuzz(count, seed=0)
-    assert sum(outcomes.values()) == count
+    count, reader = choose_count(800, 100_000), Reader()
+    tracemalloc.start()
+    try:
+        outcomes = judge(make_mutants(count, seed=0), reader, BundleError)
+    finally:
+        tracemalloc.stop()
+    assert outcomes.total() == count
     # Every kind of damage was met, and some that does no harm.
     reading = {n for n in vars(errors) if "Bundle" in n} - {"BundleError", "BundleWriteError"}
     assert {*reading, "loaded"} <= set(outcomes)
     # The bundles have 4 and 15 kB; the skeleton of a network of 64 layers takes most.
-    assert most < 16_000_000
+    assert reader.most < 16_000_000
+
+
+def test_what_is_wrong_with_tables_of_k_is_said_in_one_line():
+    def swap(content: dict[str, Any]) -> None:
+        for part, values in (("low", [[0.9], [0.4]]), ("high", [[0.1], [0.6]])):
+            set_array(content["exploration"]["k"][part], values)
+
+    with pytest.raises(BundleError, match="`exploration.k` cannot be used") as refused:
+        parse_bundle(resealed(EXACT, swap))
+    assert_is_sentence(str(refused.value))

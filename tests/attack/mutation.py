@@ -1,0 +1,78 @@
+"""What attacks on files share: how much there is of it, damage that fits any file, and the judge.
+
+`make attack` runs the long form, by BIG_ATTACK=long.
+"""
+
+import collections
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+Mutation = Callable[[np.random.Generator, bytes], bytes]
+"""Makes damaged bytes of whole ones."""
+
+IS_LONG = os.environ.get("BIG_ATTACK") == "long"
+
+
+def choose_count(short: int, long: int) -> int:
+    """How many mutants there are: some seconds of them, or as many as a release should stand."""
+    return long if IS_LONG else short
+
+
+def flip_bits(rng: np.random.Generator, data: bytes) -> bytes:
+    """One to three bits are others."""
+    flipped = bytearray(data)
+    for place in rng.integers(len(data), size=rng.integers(1, 4)):
+        flipped[place] ^= 1 << rng.integers(8)
+    return bytes(flipped)
+
+
+def truncate(rng: np.random.Generator, data: bytes) -> bytes:
+    """The end is missing."""
+    return data[: rng.integers(len(data))]
+
+
+def splice(rng: np.random.Generator, data: bytes) -> bytes:
+    """A part occurs again in another place, or instead of what was there."""
+    start, end = np.sort(rng.integers(len(data) + 1, size=2))
+    part = data[start : min(end, start + 64)]
+    place = int(rng.integers(len(data) + 1))
+    return data[:place] + part + data[place + len(part) * int(rng.integers(2)) :]
+
+
+def blank(rng: np.random.Generator, data: bytes) -> bytes:
+    """A part is zero, as where a disk lost a block."""
+    start, end = np.sort(rng.integers(len(data) + 1, size=2))
+    return data[:start] + bytes(int(end - start)) + data[end:]
+
+
+def pick(rng: np.random.Generator, mutations: Mapping[Mutation, int]) -> Mutation:
+    """One of them, by their weights."""
+    weights = np.array(list(mutations.values()), float)
+    return list(mutations)[rng.choice(len(mutations), p=weights / weights.sum())]
+
+
+def judge(
+    mutants: Iterable[bytes], attempt: Callable[[bytes], str], refusal: type[Exception]
+) -> collections.Counter[str]:
+    """What came of each: what `attempt` says of it, or the name of the refusal that it raised.
+
+    Anything else that is raised passes on, with the number of the mutant.
+    """
+    outcomes: collections.Counter[str] = collections.Counter()
+    for number, mutant in enumerate(mutants):
+        try:
+            outcomes[attempt(mutant)] += 1
+        except refusal as error:
+            assert_is_sentence(str(error))
+            outcomes[type(error).__name__] += 1
+        except Exception as error:
+            error.add_note(f"It is mutant {number}.")
+            raise
+    return outcomes
+
+
+def assert_is_sentence(message: str) -> None:
+    """One line, which a terminal shows as it is, with an end."""
+    assert message.isprintable() and message.endswith("."), repr(message)
