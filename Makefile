@@ -18,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check check-proto format proto bench clean
+.PHONY: help demo test test-slow attack check check-proto format proto bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,9 @@ test: $(DEV)  ## Run the tests, on all cores
 
 test-slow: $(DEV)  ## Run the slow tests
 	@$(BIN)/pytest -m slow
+
+attack: $(DEV)  ## Attack what takes bytes from strangers, for hours
+	@$(BIN)/pytest tests/attack --attack-calls 1000000
 
 check: $(DEV) check-proto  ## Check format, lint, types and generated code
 	@$(BIN)/ruff format --check

@@ -6,7 +6,7 @@ from typing import Any
 from bigserve.config import LimitsConfig
 from bigserve.errors import ConfigError
 
-_OWN_DESCRIPTORS = 128
+OWN_DESCRIPTORS = 128
 """Descriptors for all else: files, the log, metrics, the event loop."""
 
 _PING_SECONDS, _PING_PATIENCE = 60, 20
@@ -31,13 +31,13 @@ def options(limits: LimitsConfig) -> list[tuple[str, Any]]:
 
 def reserve_descriptors(num_connections: int) -> None:
     """Sees to it that so many connections leave descriptors for all else."""
-    needed = num_connections + _OWN_DESCRIPTORS
+    needed = num_connections + OWN_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise ConfigError(
-            f"`max_connections` must leave {_OWN_DESCRIPTORS} of the process's descriptors, of "
+            f"`max_connections` must leave {OWN_DESCRIPTORS} of the process's descriptors, of "
             f"which it may have {hard}, got {num_connections}. Give it more (LimitNOFILE= in a "
             "systemd unit, or `ulimit -n`), or take fewer connections."
         )

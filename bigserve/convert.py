@@ -32,6 +32,7 @@ NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _INT32, _FLOAT32 = wire.Array.DTYPE_INT32, wire.Array.DTYPE_FLOAT32
 
 _MAX_ID = 128  # bytes
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Start(NamedTuple):
@@ -97,7 +98,7 @@ def read_rule(rule: wire.ActionRule) -> Rule:
             return Rule(epsilon=epsilon)
         case "softmax":
             temperature = rule.softmax.temperature
-            if not 0 < np.float32(temperature) < math.inf:
+            if not 0 < temperature <= _LARGEST or not np.float32(temperature):
                 raise InvalidRequest(f"`temperature` must be above 0, got {temperature}.")
             return Rule(temperature=temperature)
     return Rule()

@@ -173,7 +173,8 @@ def test_probabilities_are_from_0_to_1(epsilon):
         convert.read_rule(rule)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf, 1e-60])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf, 1e-60, 1e60])
+@pytest.mark.filterwarnings("error")
 def test_temperatures_are_above_0_also_as_a_float32(temperature):
     rule = wire.ActionRule(softmax=wire.ActionRule.Softmax(temperature=temperature))
     with pytest.raises(InvalidRequest, match="`temperature` must be above 0"):

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def call_raw(server: Server, path: str, data: bytes, token: str | None = ROBOT) 
 
 
 @contextlib.asynccontextmanager
-async def raw_stream(server: Server, token: str) -> Any:
+async def raw_stream(server: Server, token: str) -> AsyncIterator[Any]:
     """An ActStream of bytes, on a connection of its own."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     async with grpc.aio.insecure_channel(server.address, options=options) as channel:
