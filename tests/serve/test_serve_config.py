@@ -234,7 +234,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list:
     server = ModuleType("bigserve.server")
     server.run = run  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "bigserve.server", server)
-    monkeypatch.setattr("bigserve.logs.configure", lambda level, format: None)
+    monkeypatch.setattr("bigserve.logs.configure", lambda level, format, rate: None)
     return calls
 
 
