@@ -9,11 +9,11 @@ gets the id it is logged under.
 """
 
 import asyncio
+import functools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, final
 
 import grpc
@@ -130,64 +130,72 @@ class Calls:
     ) -> grpc.RpcMethodHandler:
         """What gRPC is to do with calls of a method."""
         kind, name = GetMessageClass(method.input_type), method.name
-        streams = method.client_streaming or method.server_streaming
 
-        @asynccontextmanager
-        async def begin(context: Any) -> AsyncIterator[Call]:
-            began, code = time.monotonic(), grpc.StatusCode.OK
-            try:
-                caller = identify(context)
-                holding = self._bounds.enter(caller.name, streams=streams)
-                context.add_done_callback(lambda _: holding.leave())
-                yield Call(context, caller, holding, self._authenticator, kind)
-            except CallError as error:
-                code = error.code
-                context.set_trailing_metadata(error.metadata)
-                await _abort(context, code, shorten(str(error)))
-            except (asyncio.CancelledError, grpc.aio.AbortError):
-                code = grpc.StatusCode.CANCELLED
-                raise
-            except grpc.aio.BaseError:  # the client is gone; if it is not, it shall know
-                code = grpc.StatusCode.CANCELLED
-                await _abort(context, grpc.StatusCode.UNAVAILABLE, "The connection broke.")
-            except Exception as error:
-                code, id = grpc.StatusCode.INTERNAL, incident()
-                log.error("%s failed", name, exc_info=error, extra={"incident": id})
-                await _abort(context, code, f"The server failed; its log has it as {id}.")
-            finally:
-                self._metrics.request(name, code.name, time.monotonic() - began)
+        async def reply(call: Call) -> bytes:
+            call.holding.check_room()
+            request = await call.read_only(self._seconds)
+            data = (await serve(request, call)).SerializeToString()
+            call.holding.hold(len(data))  # until the call is over: until it is written
+            return data
 
-        async def answer(_: Any, context: Any) -> bytes:
-            async with begin(context) as call:
-                call.holding.check_room()
-                request = await call.read_only(self._seconds)
-                reply = (await serve(request, call)).SerializeToString()
-                call.holding.hold(len(reply))  # until the call is over: until it is written
-                return reply
-            raise AssertionError("A call that fails has been aborted.")
+        async def converse(call: Call) -> None:
+            # Now, since a write that is cancelled leaves gRPC unsure whether it has sent them, and
+            # then no status can be sent.
+            await call.context.send_initial_metadata(())
+            await serve(call)
 
-        async def converse(_: Any, context: Any) -> None:
-            async with begin(context) as call:
-                # Now, since a write that is cancelled leaves gRPC unsure whether it has sent them,
-                # and then no status can be sent.
-                await context.send_initial_metadata(())
-                await serve(call)
+        async def answer_one(_: Any, context: Any) -> bytes:
+            holding = functools.partial(self._bounds.enter, streams=False)
+            return await self._answer(name, kind, identify, holding, reply, context)
 
-        if streams:
-            return grpc.stream_stream_rpc_method_handler(converse)
-        return grpc.stream_unary_rpc_method_handler(answer)
+        async def answer_all(_: Any, context: Any) -> None:
+            holding = functools.partial(self._bounds.enter, streams=True)
+            await self._answer(name, kind, identify, holding, converse, context)
+
+        if method.client_streaming or method.server_streaming:
+            return grpc.stream_stream_rpc_method_handler(answer_all)
+        return grpc.stream_unary_rpc_method_handler(answer_one)
+
+    async def _answer(
+        self,
+        name: str,
+        kind: type[Message],
+        identify: Callable[[Any], Caller],
+        enter: Callable[[str], Holding],
+        work: Callable[[Call], Awaitable[Any]],
+        context: Any,
+    ) -> Any:
+        """Times a call, and turns what it raises into a status."""
+        began, code, text = time.monotonic(), grpc.StatusCode.OK, ""
+        try:
+            caller = identify(context)
+            holding = enter(caller.name)
+            context.add_done_callback(lambda _: holding.leave())
+            return await work(Call(context, caller, holding, self._authenticator, kind))
+        except CallError as error:
+            code, text = error.code, shorten(str(error))
+            context.set_trailing_metadata(error.metadata)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except grpc.aio.BaseError:  # the client is gone; if it is not, it shall know
+            code, text = grpc.StatusCode.UNAVAILABLE, "The connection broke. Try again."
+        except Exception as error:
+            code, id = grpc.StatusCode.INTERNAL, incident()
+            text = f"The server failed; its log has it as {id}."
+            log.error("%s failed", name, exc_info=error, extra={"incident": id})
+        finally:
+            self._metrics.request(name, code.name, time.monotonic() - began)
+        # Not while the error is handled: gRPC keeps what `abort` raises in a cycle, and with it
+        # would stay the error, its frames and the message in them, until the next collection.
+        try:
+            await context.abort(code, text)
+        except (grpc.aio.InternalError, grpc.aio.UsageError):  # nobody is there to take it
+            raise asyncio.CancelledError from None
 
     def _guess(self, context: Any) -> Caller:
         """Who calls what needs no credentials: whoever is at that address."""
         return Caller(f"at {context.peer().rpartition(':')[0]}", operator=False)
-
-
-async def _abort(context: Any, code: grpc.StatusCode, text: str) -> None:
-    """Ends a call with a status, if there is somebody to take it."""
-    try:
-        await context.abort(code, text)
-    except (grpc.aio.InternalError, grpc.aio.UsageError):
-        raise asyncio.CancelledError from None
 
 
 def decode(kind: type[M], data: bytes) -> M:

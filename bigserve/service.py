@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from bigproto.v1 import policy_pb2 as wire
 from bigserve import convert, describe
@@ -14,7 +14,7 @@ from bigserve.acts import Acted
 from bigserve.calls import Call
 from bigserve.config import NAME, ServerConfig
 from bigserve.core import Core
-from bigserve.errors import InvalidRequest, Late, LimitReached, NotPermitted, quoted
+from bigserve.errors import CallError, InvalidRequest, Late, LimitReached, NotPermitted, quoted
 from bigserve.metrics import Metrics
 from bigserve.replies import Awaited, Replies
 from bigserve.sealing import Sealer
@@ -87,23 +87,27 @@ class PolicyService:
             await self._watch(replies, reader, writer)
             replies.end()
             await self._watch(replies, writer)
-            if reader.done():
-                reader.result()  # raises what was wrong with the last request, after the replies
+            if reader.done() and (failure := reader.result()) is not None:
+                raise failure
         finally:
             reader.cancel()
             writer.cancel()
             replies.drop()
             await asyncio.gather(reader, writer, return_exceptions=True)
 
-    async def _take_all(self, call: Call, replies: Replies) -> None:
-        while True:
-            if replies.is_full:
-                await replies.make_room()
-            found = await call.read()
-            if found is None:
-                return
-            call.check_caller()
-            self._take(*found, call, replies)
+    async def _take_all(self, call: Call, replies: Replies) -> CallError | None:
+        """Takes in all requests; what is wrong with the last one, if anything is."""
+        try:
+            while True:
+                if replies.is_full:
+                    await replies.make_room()
+                found = await call.read()
+                if found is None:
+                    return None
+                call.check_caller()
+                self._take(*found, call, replies)
+        except CallError as error:
+            return error.with_traceback(None)  # whose frames would keep the request
 
     def _take(self, request: wire.ActRequest, size: int, call: Call, replies: Replies) -> None:
         reply, now = Awaited(size), time.monotonic()
@@ -116,7 +120,7 @@ class PolicyService:
         self._core.act(convert.read_act(request, owner, self._limits, now, math.inf, deliver))
         replies.expect(reply)  # only now: there is none where that has raised
 
-    async def _watch(self, replies: Replies, *tasks: asyncio.Task[None]) -> None:
+    async def _watch(self, replies: Replies, *tasks: asyncio.Task[Any]) -> None:
         """Waits until one of the tasks is done; raises where the client reads no replies."""
         most = self._limits.stall_timeout
         while not any(task.done() for task in tasks):

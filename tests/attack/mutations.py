@@ -28,7 +28,7 @@ def insert(rng: np.random.Generator, data: bytes) -> bytes:
 
 def repeat(rng: np.random.Generator, data: bytes) -> bytes:
     """Some stretch many times over: repeated fields without end."""
-    start, end = sorted(rng.integers(len(data) + 1, size=2))
+    start, end = sorted(rng.integers(len(data) + 1, size=2).tolist())
     return data[:start] + data[start:end] * int(rng.integers(2, 200)) + data[end:]
 
 
@@ -70,7 +70,8 @@ def mutate(rng: np.random.Generator, data: bytes, others: Sequence[bytes] = ()) 
         return data
     if kind == 1 and others:
         other = others[rng.integers(len(others))]
-        return data[: rng.integers(len(data) + 1)] + other[rng.integers(len(other) + 1) :]
+        at, other_at = (int(rng.integers(len(one) + 1)) for one in (data, other))
+        return data[:at] + other[other_at:]
     for _ in range(int(rng.integers(1, 3))):
         data = MUTATIONS[rng.integers(len(MUTATIONS))](rng, data or b"\0")
     return data

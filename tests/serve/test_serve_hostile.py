@@ -185,6 +185,24 @@ def test_ids_are_checked_by_every_call(robot, fields):
         assert "`episode_ids` must have 1 to 128 bytes" in error.details()
 
 
+def test_messages_that_are_refused_are_not_kept(server, robot):
+    """40 of 8 MB by calls and 40 by streams; one of them may be on its way."""
+    data = pb.ActRequest(episode_ids=["\0" * 8_000_000], steps=[0]).SerializeToString()
+    call_raw(server, UNARY[3], data)
+    before = resident(server)
+    with channel_to(server.address, token=ROBOT) as channel:
+        for method in (channel.unary_unary(UNARY[3]), None):
+            for _ in range(40):
+                with pytest.raises(grpc.RpcError) as got:
+                    if method is not None:
+                        method(data, timeout=10)
+                    else:
+                        next(channel.stream_stream(STREAM)(iter([data]), timeout=10))
+                error: Any = got.value
+                assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert resident(server) - before < 100_000_000
+
+
 def flood(server: Server, num_streams: int, seconds: float) -> int:
     """Sends requests for episodes that there are not, and reads nothing; the bytes sent."""
     request = pb.ActRequest(episode_ids=[f"{i}" for i in range(64)], steps=[0] * 64)
