@@ -69,7 +69,7 @@ def mutate(rng: np.random.Generator, data: bytes, others: Sequence[bytes] = ()) 
     if kind == 0:
         return data
     if kind == 1 and others:
-        other = others[rng.integers(len(others))]
+        other = others[int(rng.integers(len(others)))]
         at, other_at = (int(rng.integers(len(one) + 1)) for one in (data, other))
         return data[:at] + other[other_at:]
     for _ in range(int(rng.integers(1, 3))):
