@@ -93,10 +93,6 @@ class Call:
                 raise Unauthenticated("The token of this stream has become another caller's.")
 
 
-Unary = Callable[[Any, Call], Awaitable[Message]]
-Streaming = Callable[[Call], Awaitable[None]]
-
-
 @final
 class Calls:
     """Registers services with a server so that their calls come in as is said above."""
@@ -145,12 +141,12 @@ class Calls:
             await serve(call)
 
         async def answer_one(_: Any, context: Any) -> bytes:
-            holding = functools.partial(self._bounds.enter, streams=False)
-            return await self._answer(name, kind, identify, holding, reply, context)
+            enter = functools.partial(self._bounds.enter, streams=False)
+            return await self._answer(name, kind, identify, enter, reply, context)
 
         async def answer_all(_: Any, context: Any) -> None:
-            holding = functools.partial(self._bounds.enter, streams=True)
-            await self._answer(name, kind, identify, holding, converse, context)
+            enter = functools.partial(self._bounds.enter, streams=True)
+            await self._answer(name, kind, identify, enter, converse, context)
 
         if method.client_streaming or method.server_streaming:
             return grpc.stream_stream_rpc_method_handler(answer_all)
