@@ -32,8 +32,8 @@ test: $(DEV)  ## Run the tests, on all cores
 test-slow: $(DEV)  ## Run the slow tests
 	@$(BIN)/pytest -m slow
 
-attack: $(DEV)  ## Attack files with damage, the long form: 100,000 of each kind
-	@BIG_ATTACK=long $(BIN)/pytest tests/attack
+attack: $(DEV)  ## Attack what takes bytes from strangers, for hours: calls and files
+	@BIG_ATTACK=long $(BIN)/pytest tests/attack --attack-calls 1000000
 
 check: $(DEV) check-proto  ## Check format, lint, types and generated code
 	@$(BIN)/ruff format --check

@@ -14,12 +14,13 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Int, Shaped
 
-from bigserve import engine, rules
+from bigserve import rules
 from bigserve.acts import Act, Acted, Answer, Merged, Waiting
 from bigserve.episodes import UNKNOWN, Episodes
 from bigserve.errors import Fault, Problem
+from bigserve.layout import Details
 from bigserve.logs import incident
 from bigserve.metrics import Metrics
 from bigserve.models import Models, Version
@@ -84,7 +85,7 @@ class Steps:
                 repeated.get(place) or episodes.explain_absence(act.owner, id, place)
                 for place, id in enumerate(act.ids)
             ]
-            self._tell(answer, None)
+            self._deliver(answer, None)
             return
         version = self._models[int(episodes.version[first % episodes.capacity])]
         data = act.observe(version.bundle.observation)
@@ -122,8 +123,7 @@ class Steps:
             if batch is None:
                 continue
             self._episodes.busy[batch.rows] = True
-            states = version.rows[batch.rows][:, : version.engine.state_width]
-            given = np.concatenate([states, batch.seen], 1)
+            given = version.layout.give(version.rows[batch.rows], batch.seen)
             version.worker.submit(
                 functools.partial(version.engine.step, given),
                 functools.partial(self._finish, batch),
@@ -142,7 +142,7 @@ class Steps:
         return taken
 
     def _make_batch(self, version: Version, taken: list[Waiting]) -> _Batch | None:
-        """What there is to step in these Acts, if anything; the rest is told or waits on."""
+        """What there is to step in these Acts, if anything; the rest is delivered or waits on."""
         now = time.monotonic()
         tickets = np.array([ticket for one in taken for ticket in one.tickets])
         steps = np.array([step for one in taken for step in one.act.steps], np.uint64)
@@ -162,7 +162,7 @@ class Steps:
                 return None
             slots, observations = slots[chosen], observations[chosen]
             rows = _rows(slots)
-        seen = version.engine.pack(observations)
+        seen = version.layout.pack(observations)
         return _Batch(version, parts, slots, rows, seen, taken[0].act.arrived)
 
     def _are_next(
@@ -204,8 +204,8 @@ class Steps:
             self._refuse(answer, version, Problem.INTERNAL, message)
 
     def _apply(self, batch: _Batch, stepped: Int[np.ndarray, "step word"]) -> None:
-        version, rows, seen, taken = batch.version, batch.rows, batch.seen, stepped[:, :-1]
-        impossible = stepped[:, -1]
+        version, rows, seen = batch.version, batch.rows, batch.seen
+        taken, impossible = version.layout.split(stepped)
         surprised = np.count_nonzero(impossible)
         if surprised:
             fine = impossible == 0
@@ -216,7 +216,7 @@ class Steps:
             version.rows[rows] = taken
         version.seen[rows] = seen
         self._episodes.advance(rows)
-        actions, details = taken[:, engine.PREVIOUS], version.details(taken)
+        actions, details = version.layout.actions(taken), version.layout.details(taken)
         start = 0
         for answer, places, size in batch.parts:
             part = slice(start, start + size)
@@ -224,7 +224,7 @@ class Steps:
                 for row in np.flatnonzero(impossible[part]).tolist():
                     place = row if places is None else places[row]
                     answer.faults.append(Fault(place, *rules.IMPOSSIBLE))
-            self._tell(answer, version, places, actions[part], details[part])
+            self._deliver(answer, version, places, actions[part], details.select(part))
             start += size
 
     # ── Acts where not everything is plain ───────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ class Steps:
         observations: Shaped[np.ndarray, "step ..."],
         now: float,
     ) -> tuple[list[_Part], list[int]]:
-        """The parts of a batch, and which of all the items are in it. The others are told."""
+        """The parts of a batch, and which of all the items are in it. The others are delivered."""
         parts, chosen, start = list[_Part](), list[int](), 0
         used, again = set[int](), list[Waiting]()
         for one in taken:
@@ -252,7 +252,7 @@ class Steps:
                 parts.append(_Part(answer, places, len(places)))
                 chosen += [start + place for place in places]
             else:
-                self._tell(answer, version)
+                self._deliver(answer, version)
             used.update(one.tickets)
             start = end
         version.waiting.extendleft(reversed(again))
@@ -270,7 +270,7 @@ class Steps:
         if len(groups) == 1:
             return None
         rows = lead.view(whole.data, count)
-        nothing = Acted(np.zeros(count, np.int32), lead.no_details(count), lead.num_actions, [], [])
+        nothing = Acted(np.zeros(count, np.int32), lead.layout.no_details(count), [], [])
         merged = Merged(act, nothing, len(groups))
         self._drop(whole.answer)
         parts = dict[int, Waiting]()
@@ -293,7 +293,7 @@ class Steps:
                 self._refuse(part.answer, None, Problem.ITEM_INVALID, message)
         return own
 
-    # ── telling ──────────────────────────────────────────────────────────────────────────────────
+    # ── delivering ───────────────────────────────────────────────────────────────────────────────
 
     def _refuse(
         self, answer: Answer, version: Version | None, problem: Problem, message: str
@@ -303,21 +303,21 @@ class Steps:
         answer.faults = [
             Fault(place, problem, message, retry_after=wait) for place in range(len(answer.act.ids))
         ]
-        self._tell(answer, version)
+        self._deliver(answer, version)
 
-    def _tell(
+    def _deliver(
         self,
         answer: Answer,
         version: Version | None,
         places: list[int] | None = None,
         actions: Int[np.ndarray, " part"] | None = None,
-        details: Float[np.ndarray, "part detail"] | None = None,
+        details: Details | None = None,
     ) -> None:
         """Delivers what came of an Act: of the items in `places`, of duplicates, and of faults.
 
-        Once: what has been told is not told again.
+        Once: what has been delivered is not delivered again.
         """
-        if answer.told:
+        if answer.delivered:
             return
         self._drop(answer)
         act, faults, duplicates = answer.act, answer.faults, answer.duplicates
@@ -326,28 +326,29 @@ class Steps:
             faults.sort()
             failed = collections.Counter(fault.problem.name for fault in faults)
             whole = np.zeros(count, np.int32)
-            whole_details = None if version is None else version.no_details(count)
+            whole_details = None if version is None else version.layout.no_details(count)
             if actions is not None:
                 chosen = slice(None) if places is None else places
                 whole[chosen] = actions
             if whole_details is not None and version is not None:
                 if details is not None:
-                    whole_details[slice(None) if places is None else places] = details
+                    whole_details.put(slice(None) if places is None else places, details)
                 for place, row in duplicates.items():
-                    whole[place], whole_details[place] = row[engine.PREVIOUS], version.details(row)
+                    whole[place] = version.layout.actions(row)
+                    whole_details.put(place, version.layout.details(row))
             actions, details = whole, whole_details
         applied = count - len(faults) - len(duplicates)
-        name, num_actions = ("", 0) if version is None else (version.name, version.num_actions)
+        name = "" if version is None else version.name
         self._metrics.steps(name, applied, len(duplicates), failed)
         try:
-            act.deliver(Acted(actions, details, num_actions, faults, sorted(duplicates)))
+            act.deliver(Acted(actions, details, faults, sorted(duplicates)))
         except Exception as error:  # nobody else shall wait for ever
-            log.error("an answer could not be told", exc_info=error)
+            log.error("an answer could not be delivered", exc_info=error)
 
     def _drop(self, answer: Answer) -> None:
-        """Counts an Act out of those that wait; nothing more will be told of it."""
+        """Counts an Act out of those that wait; nothing more will be delivered of it."""
         self.queued -= answer.queued
-        answer.queued, answer.told = 0, True
+        answer.queued, answer.delivered = 0, True
 
 
 def _rows(slots: Int[np.ndarray, " step"]) -> Int[np.ndarray, " step"] | slice:

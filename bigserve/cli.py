@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         models, config = parse_models(asked.files), asked.config
         debug = config.log_level == "debug"
-        logs.configure(config.log_level, config.log_format)
+        logs.configure(config.log_level, config.log_format, config.log_rate)
         if not (config.tokens or config.tls.client_roots or is_loopback(config.listen)):
             logs.logger.warning(
                 "Anybody who reaches %s may call: there are neither tokens nor client roots.",

@@ -3,7 +3,7 @@
 import ipaddress
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -25,6 +25,7 @@ _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port
 _LONGEST_SOCKET_PATH = 107  # bytes that a Unix socket's address has room for
 _BLOCK = 32  # `bigtrain.policy.BLOCK`, without what its import brings along
 _MOST = 2**31 - 1  # that fits the wire, and gRPC's own options
+_LONGEST_TIMEOUT = 1e6  # in milliseconds it must fit as well
 
 
 def _check_count(name: str, value: int, least: int) -> None:
@@ -56,6 +57,48 @@ class LimitsConfig:
     max_queued_steps: int = 8192
     """Steps that may wait for their batch; more are told to come again later."""
 
+    max_connections: int = 1024
+    """Connections; more are closed at once."""
+
+    max_streams: int = 1024
+    """Streams that all callers together have open."""
+
+    max_streams_per_caller: int = 256
+    """Streams that one caller has open."""
+
+    max_calls: int = 4096
+    """Calls other than streams that all callers together have under way."""
+
+    max_calls_per_caller: int = 1024
+    """Calls other than streams that one caller has under way."""
+
+    max_calls_per_connection: int = 256
+    """Calls and streams on one connection; the client's gRPC makes more wait."""
+
+    max_unanswered: int = 1024
+    """Requests of one stream without a reply; the stream is not read from until one is written."""
+
+    max_held_bytes: int = 64 * 2**20
+    """Bytes of requests without a reply, and of replies that clients have not read."""
+
+    max_held_bytes_per_caller: int = 16 * 2**20
+    """Such bytes of one caller."""
+
+    max_held_bytes_per_stream: int = 4 * 2**20
+    """Such bytes of one stream; it is not read from until some are gone."""
+
+    handshake_timeout: float = 10.0
+    """Seconds that a new connection may take to speak HTTP/2, and TLS before it."""
+
+    idle_timeout: float = 300.0
+    """Seconds after which a connection without calls is closed; clients open another unseen."""
+
+    message_timeout: float = 60.0
+    """Seconds that the message of a call may take to arrive."""
+
+    stall_timeout: float = 30.0
+    """Seconds that a client may take to read a reply of a stream before the stream ends."""
+
     default_lease: float = 300.0
     """Seconds that an episode may rest between steps if its caller does not say."""
 
@@ -75,10 +118,11 @@ class LimitsConfig:
         return self.max_tombstones_per_caller or min(4 * most, _MOST)
 
     def __post_init__(self):
-        counts = ("max_episodes", "max_episodes_per_caller", "max_items", "max_queued_steps")
+        counts = (field.name for field in fields(self) if field.name.startswith("max_"))
         for name in counts:
-            _check_count(name, getattr(self, name), 1)
-        _check_count("max_tombstones_per_caller", self.max_tombstones_per_caller, 0)
+            if name != "max_lease":
+                least = 0 if name == "max_tombstones_per_caller" else 1
+                _check_count(name, getattr(self, name), least)
         _check_count("max_message_bytes", self.max_message_bytes, 4096)  # Describe's reply must fit
         most = min(self.max_episodes_per_caller, self.max_episodes)
         if self.tombstones_per_caller < most:
@@ -94,6 +138,12 @@ class LimitsConfig:
             )
         for name in ("default_lease", "max_lease", "tombstone_lifetime"):
             _check_seconds(name, getattr(self, name))
+        for name in ("handshake_timeout", "idle_timeout", "message_timeout", "stall_timeout"):
+            if not 0.001 <= getattr(self, name) <= _LONGEST_TIMEOUT:
+                raise ConfigError(
+                    f"`{name}` must be from 0.001 to {_LONGEST_TIMEOUT:g} seconds, "
+                    f"got {getattr(self, name)}."
+                )
         if not 0 < self.default_lease <= self.max_lease:
             raise ConfigError(
                 f"`default_lease` must be above 0 and at most `max_lease`, {self.max_lease}, "
@@ -173,6 +223,9 @@ class ServerConfig:
     log_format: LogFormat = "text"
     """Lines for people, or JSON for programs; both go to standard error."""
 
+    log_rate: int = 60
+    """Lines a minute from one place in the code; the next line says how many were left out."""
+
     limits: LimitsConfig = LimitsConfig()
     batching: BatchingConfig = BatchingConfig()
     tls: TLSConfig = TLSConfig()
@@ -195,6 +248,7 @@ class ServerConfig:
                 f"that every message fits a batch; got {self.batching.sizes[-1]}."
             )
         _check_seconds("grace", self.grace)
+        _check_count("log_rate", self.log_rate, 1)
         # Found out at a shutdown, it would be too late.
         if self.snapshot and not os.access(self.snapshot.parent, os.W_OK | os.X_OK):
             raise ConfigError(

@@ -1,23 +1,24 @@
-"""Between the wire and the domain: the only file that knows both.
+"""Between the wire and the domain: with `describe`, the only file that knows both.
 
 What comes in is checked here as far as a message can be checked by itself.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Shaped
 
 from bigproto.v1 import policy_pb2 as wire
-from bigserve.acts import Act, Acted
+from bigserve.acts import Act, Acted, Block
 from bigserve.config import LimitsConfig
-from bigserve.core import NOTHING, Explained, Record
+from bigserve.core import NO_DETAILS, NOTHING, Explained, Record
 from bigserve.episodes import Episode, Rule
 from bigserve.errors import Fault, InvalidRequest, LimitReached
+from bigserve.layout import Details
 from bigserve.models import Version
-from bigtrain.bundle import ArraySpec, Bundle
+from bigserve.sealing import Sealer
 
 _DTYPES = {
     wire.Array.DTYPE_BOOL: np.dtype("?"),
@@ -27,11 +28,11 @@ _DTYPES = {
     wire.Array.DTYPE_FLOAT32: np.dtype("<f4"),
     wire.Array.DTYPE_FLOAT64: np.dtype("<f8"),
 }
-_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
-_NAMED = {dtype.name: number for number, dtype in _DTYPES.items()}
+NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _INT32, _FLOAT32 = wire.Array.DTYPE_INT32, wire.Array.DTYPE_FLOAT32
 
 _MAX_ID = 128  # bytes
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Start(NamedTuple):
@@ -51,125 +52,19 @@ class Start(NamedTuple):
 def write_array(values: Shaped[np.ndarray, "..."]) -> wire.Array:
     """An array as the wire has it."""
     values = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return wire.Array(dtype=_NUMBERS[values.dtype], shape=values.shape, data=values.tobytes())
+    return wire.Array(dtype=NUMBERS[values.dtype], shape=values.shape, data=values.tobytes())
 
 
-def check_array(array: wire.Array, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-    """Whether an array of the wire is as it should be."""
-    if array.dtype != _NAMED[dtype]:
-        given = wire.Array.DType.Name(array.dtype) if array.dtype in _DTYPES else array.dtype
-        raise InvalidRequest(f"`{name}` must have the dtype {dtype}, got {given}.")
-    if tuple(array.shape) != shape:
-        raise InvalidRequest(f"`{name}` must have the shape {shape}, got {tuple(array.shape)}.")
-    length = math.prod(shape) * _DTYPES[array.dtype].itemsize
-    if len(array.data) != length:
-        raise InvalidRequest(
-            f"`{name}.data` must have {length} bytes for its shape, got {len(array.data)}."
-        )
-    if dtype == "bool" and array.data.strip(b"\0\1"):
-        raise InvalidRequest(f"`{name}` must have a 0 or a 1 for each truth value.")
+def read_block(array: wire.Array) -> Block:
+    """An array that is yet to be checked."""
+    known = _DTYPES.get(array.dtype)
+    dtype = str(array.dtype) if known is None else known.name
+    return Block(dtype, tuple(array.shape), array.data)
 
 
 def read_array(array: wire.Array) -> Shaped[np.ndarray, "..."]:
     """An array that `write_array` wrote."""
     return np.frombuffer(array.data, _DTYPES[array.dtype]).reshape(tuple(array.shape))
-
-
-# ── describe ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def write_model(version: Version) -> wire.Model:
-    """A version, described."""
-    bundle = version.bundle
-    names = bundle.action_names
-    model = wire.Model(
-        name=version.name,
-        version=version.digest,
-        current=version.current,
-        observation=[_write_spec(bundle.observation)],
-        action=wire.ArraySpec(
-            dtype=_INT32, minimum=0, maximum=len(names) - 1, value_names=list(names)
-        ),
-        contexts=[
-            wire.Context(name=name, prior=prior)
-            for name, prior in zip(bundle.context_names, bundle.context_prior, strict=True)
-        ],
-        reward_minimum=bundle.reward_range[0],
-        reward_maximum=bundle.reward_range[1],
-        exploration=_write_exploration(bundle),
-        training=_write_training(bundle, version.finished_at),
-    )
-    model.loaded_at.FromMilliseconds(round(1000 * version.loaded_at))
-    regret = None if bundle.measured is None else bundle.measured.regret
-    if regret is not None:
-        model.regret.value = regret.absolute
-        if regret.normalised is not None and math.isfinite(regret.normalised):
-            model.regret.normalised = regret.normalised
-    return model
-
-
-def write_limits(limits: LimitsConfig) -> wire.Limits:
-    """What a caller should know of the limits."""
-    found = wire.Limits(
-        max_episodes=limits.max_episodes,
-        max_episodes_per_caller=limits.max_episodes_per_caller,
-        max_items=limits.max_items,
-        max_message_bytes=limits.max_message_bytes,
-        max_tombstones_per_caller=limits.tombstones_per_caller,
-    )
-    for name in ("default_lease", "max_lease", "tombstone_lifetime"):
-        getattr(found, name).FromMilliseconds(round(1000 * getattr(limits, name)))
-    return found
-
-
-def _write_spec(spec: ArraySpec) -> wire.ArraySpec:
-    return wire.ArraySpec(
-        name=spec.name,
-        dtype=_NUMBERS[np.dtype(spec.dtype)],
-        shape=spec.shape,
-        minimum=spec.minimum,
-        maximum=spec.maximum,
-        value_names=spec.value_names,
-    )
-
-
-def _write_exploration(bundle: Bundle) -> Iterator[wire.ExplorationCost]:
-    exploration, problem = bundle.exploration, bundle.problem
-    if exploration is None or problem is None:
-        if bundle.exploration_note:
-            note, unknown = bundle.exploration_note, math.nan
-            yield wire.ExplorationCost(state=note, k_low=unknown, k_high=unknown)
-        return
-    low, high = (exploration.spread(problem, bound) for bound in exploration.k.support)
-    states, actions = exploration.indices(problem)
-    for state in states:
-        pairs = {(float(low[state, action]), float(high[state, action])) for action in actions}
-        if len(actions) == problem.num_actions and len(pairs) == 1:
-            ((least, most),) = pairs
-            yield wire.ExplorationCost(state=problem.state_names[state], k_low=least, k_high=most)
-            continue
-        for action in actions:
-            yield wire.ExplorationCost(
-                state=problem.state_names[state],
-                action=problem.action_names[action],
-                k_low=low[state, action],
-                k_high=high[state, action],
-            )
-
-
-def _write_training(bundle: Bundle, finished_at: float) -> wire.Training:
-    provenance = bundle.provenance
-    methods = {"fit": wire.Training.METHOD_LEARNED, "solve": wire.Training.METHOD_EXACT}
-    training = wire.Training(
-        method=methods[provenance.method],
-        seed=provenance.seed % 2**64,
-        num_demonstrations=provenance.num_demonstrations,
-        discount=bundle.gamma,
-        trainer_version=provenance.versions.get("big-imitation", ""),
-        settings=provenance.settings,
-    )
-    training.finished_at.FromMilliseconds(round(1000 * finished_at))
-    return training
 
 
 # ── start and end ────────────────────────────────────────────────────────────────────────────────
@@ -203,7 +98,7 @@ def read_rule(rule: wire.ActionRule) -> Rule:
             return Rule(epsilon=epsilon)
         case "softmax":
             temperature = rule.softmax.temperature
-            if not 0 < np.float32(temperature) < math.inf:
+            if not 0 < temperature <= _LARGEST or not np.float32(temperature):
                 raise InvalidRequest(f"`temperature` must be above 0, got {temperature}.")
             return Rule(temperature=temperature)
     return Rule()
@@ -227,8 +122,19 @@ def check_count(name: str, count: int, limits: LimitsConfig) -> None:
         )
 
 
+def read_ids(ids: Sequence[str], limits: LimitsConfig) -> list[str]:
+    """The ids in a message, if they can be ids and are not too many."""
+    ids = list(ids)
+    check_count("episode_ids", len(ids), limits)
+    check_ids(ids)
+    return ids
+
+
 def check_ids(ids: Sequence[str]) -> None:
     """Whether ids can be ids."""
+    lengths = list(map(len, ids))
+    if not ids or (min(lengths) and max(lengths) * 4 <= _MAX_ID):
+        return  # a character has at most 4 bytes
     for id in ids:
         if not 1 <= len(id.encode()) <= _MAX_ID:
             raise InvalidRequest(
@@ -275,24 +181,17 @@ def read_act(
     deliver: Callable[[Acted], None],
 ) -> Act:
     """The steps in a message. The observations are looked at once their spec is known."""
-    ids, steps = list(request.episode_ids), list(request.steps)
+    ids, steps = read_ids(request.episode_ids, limits), list(request.steps)
     count = len(ids)
     if not count:
         raise InvalidRequest("`episode_ids` must name at least one episode.")
-    check_count("episode_ids", count, limits)
     if len(steps) != count:
         raise InvalidRequest(f"`steps` must have an entry for each of {count}, got {len(steps)}.")
 
-    def observe(spec: ArraySpec) -> bytes:
-        arrays = request.observation
-        if len(arrays) != 1:
-            raise InvalidRequest(f"`observation` must be one array, got {len(arrays)}.")
-        check_array(arrays[0], "observation", spec.dtype, (count, *spec.shape))
-        return arrays[0].data
-
     if request.timeout_milliseconds:
         deadline = min(deadline, now + request.timeout_milliseconds / 1000)
-    return Act(owner, ids, steps, observe, deadline, now, deliver)
+    observation = list(map(read_block, request.observation))
+    return Act(owner, ids, steps, observation, deadline, now, deliver)
 
 
 def write_acted(request: wire.ActRequest, acted: Acted) -> wire.ActReply:
@@ -308,13 +207,13 @@ def write_acted(request: wire.ActRequest, acted: Acted) -> wire.ActReply:
     if acted.faults:
         reply.errors.extend(map(write_fault, acted.faults))
     if request.HasField("details") and acted.details is not None:
-        details, wanted, split = acted.details, request.details, 1 + acted.num_actions
+        details, wanted = acted.details, request.details
         if wanted.values:
-            reply.values.CopyFrom(_write_floats(details[:, 1:split]))
+            reply.values.CopyFrom(_write_floats(details.values))
         if wanted.belief:
-            reply.belief.CopyFrom(_write_floats(details[:, split:]))
+            reply.belief.CopyFrom(_write_floats(details.belief))
         if wanted.entropy:
-            reply.entropy.CopyFrom(_write_floats(details[:, 0]))
+            reply.entropy.CopyFrom(_write_floats(details.entropy))
     return reply
 
 
@@ -342,26 +241,26 @@ def write_fault(fault: Fault) -> wire.ItemError:
 def write_explained(explained: Explained) -> wire.ExplainReply:
     """An episode's present moment."""
     version, why = explained.version, explained.explanation
-    bundle, details = version.bundle, explained.details.astype(float)
-    split = 1 + len(bundle.action_names)
+    bundle, details = version.bundle, explained.details
     reply = wire.ExplainReply(
         step=explained.step,
         model=version.name,
         version=version.digest,
         chosen=explained.action,
-        entropy=details[0],
+        entropy=float(details.entropy),
     )
     for index, name in enumerate(bundle.action_names):
         reply.actions.add(
             name=name,
-            value=details[1 + index],
+            value=float(details.values[index]),
             reward_mean=math.nan if why is None else why.reward_mean[index],
             reward_deviation=math.nan if why is None else why.reward_deviation[index],
             explores=why is not None and bool(why.explores[index]),
         )
     for index, name in enumerate(bundle.context_names):
         expert = None if why is None or why.expert is None else why.expert[index]
-        reply.contexts.add(name=name, probability=details[split + index], expert=expert)
+        probability = float(details.belief[index])
+        reply.contexts.add(name=name, probability=probability, expert=expert)
     return reply
 
 
@@ -385,16 +284,32 @@ def write_record(record: Record) -> bytes:
         state.seed = record.seed
     if record.next_step:
         state.last_observation.append(write_array(record.observation[None]))
-        split = 1 + record.num_actions
+        details = record.details.select(None)
         parts = {
             "actions": np.array([record.action], np.int32),
-            "entropy": record.details[:1],
-            "values": record.details[None, 1:split],
-            "belief": record.details[None, split:],
+            "entropy": details.entropy,
+            "values": details.values,
+            "belief": details.belief,
         }
         for name, values in parts.items():
             getattr(state.last_reply, name).CopyFrom(write_array(values))
     return state.SerializeToString(deterministic=True)
+
+
+def read_sealed(sealed: wire.SealedEpisode, sealer: Sealer) -> Record | None:
+    """An episode that was sealed with our key, or None."""
+    return read_record(sealed.state) if sealer.holds(sealed.state, sealed.seal) else None
+
+
+def write_exported(
+    records: Sequence[Record], faults: Sequence[Fault], sealer: Sealer
+) -> wire.ExportReply:
+    """Episodes as they stand, sealed, and those that could not be exported."""
+    states = map(write_record, records)
+    return wire.ExportReply(
+        episodes=[wire.SealedEpisode(state=s, seal=sealer.seal(s)) for s in states],
+        errors=map(write_fault, faults),
+    )
 
 
 def read_record(data: bytes) -> Record:
@@ -402,14 +317,14 @@ def read_record(data: bytes) -> Record:
     state = wire.EpisodeState.FromString(data)
 
     reply = state.last_reply
-    observation, action, details = NOTHING, 0, NOTHING
+    observation, action, details = NOTHING, 0, NO_DETAILS
     if state.next_step:
         observation, action = (
             read_array(state.last_observation[0])[0],
             int(read_array(reply.actions)[0]),
         )
         parts = (reply.entropy, reply.values, reply.belief)
-        details = np.concatenate([read_array(part).reshape(-1) for part in parts])
+        details = Details.join(*(read_array(part).reshape(-1) for part in parts))
     return Record(
         state.episode_id,
         state.owner,
@@ -423,6 +338,5 @@ def read_record(data: bytes) -> Record:
         observation,
         action,
         details,
-        reply.values.shape[1] if state.next_step else 0,
         state.seed if state.HasField("seed") else None,
     )

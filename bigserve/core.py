@@ -8,14 +8,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 
-from bigserve import engine
 from bigserve.acts import Act
 from bigserve.batching import Steps
 from bigserve.config import ServerConfig
 from bigserve.episodes import Episode, Episodes, Rule
-from bigserve.errors import EpisodeFault, Fault, NotBegun, Problem, Unavailable
+from bigserve.errors import (
+    EpisodeFault,
+    Fault,
+    LimitReached,
+    NotBegun,
+    Problem,
+    Unavailable,
+    quoted,
+)
+from bigserve.layout import Details
 from bigserve.leaving import Streams
 from bigserve.metrics import Metrics
 from bigserve.models import Models, Version
@@ -25,6 +33,7 @@ PolicyState = dict[str, Shaped[np.ndarray, "..."]]
 """The arrays of a policy's state, by their path in it."""
 
 NOTHING = np.zeros(0, np.float32)
+NO_DETAILS = Details(NOTHING, 0)
 
 _GLANCE = 0.005
 """Seconds between looks at whether all steps are done."""
@@ -48,8 +57,7 @@ class Record(NamedTuple):
     state: PolicyState
     observation: Shaped[np.ndarray, "..."]
     action: int
-    details: Float[np.ndarray, " detail"]
-    num_actions: int
+    details: Details
     seed: int | None = None
 
 
@@ -59,7 +67,7 @@ class Explained(NamedTuple):
     version: Version
     step: int
     action: int
-    details: Float[np.ndarray, " detail"]
+    details: Details
     explanation: Explanation | None
 
 
@@ -119,7 +127,7 @@ class Core:
         """Ends episodes; those that have ended already are as good."""
         self._check_running()
         for id in ids:
-            episode = await self._settle(owner, id)
+            episode = await self._when_free(owner, id)
             if episode is not None:
                 self.episodes.close(episode, Problem.EPISODE_ENDED)
         faults = (self.episodes.explain_absence(owner, id, i) for i, id in enumerate(ids))
@@ -136,16 +144,17 @@ class Core:
 
     async def explain(self, owner: str, id: str) -> Explained:
         """What an episode believes and expects after its last step."""
-        episode = await self._settle(owner, id)
+        episode = await self._when_free(owner, id)
         if episode is None:
             raise EpisodeFault(self.episodes.explain_absence(owner, id))
         slot, version = episode.slot, self.models[episode.version]
         step = int(self.episodes.next_step[slot]) - 1
         if step < 0:
-            raise NotBegun(f"Episode {id!r} must make a step before there is one to explain.")
-        row, observation = version.rows[slot].copy(), version.engine.unpack(version.seen[slot])
+            raise NotBegun(f"Episode {quoted(id)} must make a step before there is one to explain.")
+        row, observation = version.rows[slot].copy(), version.layout.unpack(version.seen[slot])
         why = await version.worker.call(lambda: version.bundle.explain(observation))
-        return Explained(version, step, int(row[engine.PREVIOUS]), version.details(row), why)
+        action, details = int(version.layout.actions(row)), version.layout.details(row)
+        return Explained(version, step, action, details, why)
 
     # ── export and import ────────────────────────────────────────────────────────────────────────
 
@@ -156,7 +165,7 @@ class Core:
         self._check_running()
         records, faults = [], []
         for index, id in enumerate(ids):
-            episode = await self._settle(owner, id)
+            episode = await self._when_free(owner, id)
             if episode is None:
                 faults.append(self.episodes.explain_absence(owner, id, index))
                 continue
@@ -173,6 +182,28 @@ class Core:
             await asyncio.sleep(0)
         return [self._record(episode) for episode in self.episodes]
 
+    async def import_all(
+        self, owner: str, records: Sequence[Record | None]
+    ) -> tuple[list[str], list[Fault]]:
+        """Goes on with episodes of this owner here: the ids of those that do, and why others do
+        not. None stands for one whose seal is broken."""
+        ids, faults = list[str](), list[Fault]()
+        for index, record in enumerate(records):
+            if record is None:
+                message = "The seal must be that of this state, by the key of this server."
+                faults.append(Fault(index, Problem.SEAL_BROKEN, message))
+                continue
+            try:
+                fault = await self.import_(owner, record)
+            except LimitReached as error:
+                wait, overloaded = error.retry_after or 0.0, Problem.ITEM_OVERLOADED
+                fault = Fault(index, overloaded, str(error), retry_after=wait)
+            if fault is None:
+                ids.append(record.id)
+            else:
+                faults.append(fault._replace(place=index))
+        return ids, faults
+
     async def import_(self, owner: str | None, record: Record) -> Fault | None:
         """Goes on with an episode here, or says why not. Without an owner anybody's is welcome.
 
@@ -182,19 +213,21 @@ class Core:
         self._check_open()
         if owner not in (None, record.owner):
             return self.episodes.deny(record.id)
-        present = await self._settle(record.owner, record.id)
+        present = await self._when_free(record.owner, record.id)
         # Only now, since its version may have gone with an episode that has just expired.
         version = self.models.find(record.model, record.version)
         if version is None:
             message = (
-                f"Version {record.version} of model {record.model!r} must be loaded here for the "
-                "episode to go on. Load it, then import again."
+                f"Version {record.version} of model {quoted(record.model)} must be loaded here for "
+                "the episode to go on. Load it, then import again."
             )
             return Fault(0, Problem.VERSION_MISSING, message)
         if present is not None:
             if _equal(self._record(present), record):
                 return None
-            message = f"An episode {record.id!r} is open here, in another state. End it first."
+            message = (
+                f"An episode {quoted(record.id)} is open here, in another state. End it first."
+            )
             return Fault(0, Problem.EPISODE_EXISTS, message)
         if (fault := self._check_newer(record)) is not None:
             return fault
@@ -209,18 +242,16 @@ class Core:
             next_step=record.next_step,
         ).slot
         if record.next_step:
-            row = version.rows[slot]
-            row[engine.BEGUN], row[engine.PREVIOUS] = 1, record.action
-            row[engine.STEP] = record.next_step & engine.SIGNED
-            version.engine.write(row, record.state)
-            row[version.engine.state_width :] = record.details.view(np.int32)
-            version.seen[slot] = version.engine.pack(record.observation[None])[0]
+            version.layout.resume(
+                version.rows[slot], record.next_step, record.action, record.state, record.details
+            )
+            version.seen[slot] = version.layout.pack(record.observation[None])[0]
         return None
 
     def _record(self, episode: Episode) -> Record:
         slot, version = episode.slot, self.models[episode.version]
         row, next_step = version.rows[slot].copy(), int(self.episodes.next_step[slot])
-        begun = next_step > 0
+        begun, layout = next_step > 0, version.layout
         return Record(
             episode.id,
             episode.owner,
@@ -229,12 +260,11 @@ class Core:
             next_step,
             episode.rule,
             episode.lease,
-            row[engine.KEY].tobytes(),
-            version.engine.read(row) if begun else {},
-            version.engine.unpack(version.seen[slot]) if begun else NOTHING,
-            int(row[engine.PREVIOUS]),
-            version.details(row) if begun else NOTHING,
-            len(version.bundle.action_names) if begun else 0,
+            layout.key(row),
+            layout.state(row) if begun else {},
+            layout.unpack(version.seen[slot]) if begun else NOTHING,
+            int(layout.actions(row)),
+            layout.details(row) if begun else NO_DETAILS,
             episode.seed,
         )
 
@@ -256,7 +286,7 @@ class Core:
 
     # ── what they share ──────────────────────────────────────────────────────────────────────────
 
-    async def _settle(self, owner: str, id: str) -> Episode | None:
+    async def _when_free(self, owner: str, id: str) -> Episode | None:
         """An open episode, once no step of it is under way."""
         while True:
             episode = self.episodes.get(owner, id)
@@ -276,11 +306,7 @@ class Core:
 
     def _opened(self, episode: Episode, key: bytes) -> None:
         version = self.models[episode.version]
-        row = version.rows[episode.slot]
-        row[:] = 0
-        row[engine.KEY] = np.frombuffer(key, np.int32)
-        rule = np.array(episode.rule, np.float32).view(np.int32)
-        row[engine.EPSILON], row[engine.TEMPERATURE] = rule
+        version.layout.begin(version.rows[episode.slot], key, *episode.rule)
         version.live += 1
         self._metrics.started(version.name, 1)
 
@@ -295,9 +321,9 @@ def _equal(one: Record, other: Record) -> bool:
     """Whether both go on in the same way; the seed is only for Start, and older exports lack it."""
 
     def parts(record: Record) -> tuple[list, list]:
-        *plain, state, observation, action, details, _, _ = record
-        paths = sorted(state)
-        return [*plain, action, paths], [observation, details, *(state[path] for path in paths)]
+        *plain, state, observation, action, details, _ = record
+        paths, leaves = sorted(state), [state[path] for path in sorted(state)]
+        return [*plain, action, paths], [observation, details.table, *leaves]
 
     (plain, arrays), (other_plain, other_arrays) = parts(one), parts(other)
     return plain == other_plain and all(map(np.array_equal, arrays, other_arrays))

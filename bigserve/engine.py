@@ -9,48 +9,25 @@ Nothing is compiled after an `Engine` has been made. It runs on a thread of its 
 event loop.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int
 
+from bigserve.layout import Draw, Layout
 from bigtrain.bundle import ArraySpec
 from bigtrain.policy import BLOCK, Decision, Policy, step_block
-
-BEGUN, STEP, PREVIOUS, KEY, EPSILON, TEMPERATURE = 0, 1, 2, slice(3, 5), 5, 6
-"""Words of a row's head: whether the episode has made a step, the number of the next one, the
-action before; the random key; and, as the bits of a float32, how actions are drawn."""
-
-HEAD = 7
-SIGNED = 0x7FFFFFFF
-"""Steps are counted in the bits that a signed word has for itself."""
-
-
-class _Leaf(NamedTuple):
-    """An array within a row: where it begins, and what it is."""
-
-    start: int
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def end(self) -> int:
-        return self.start + _count_words(self.dtype, self.shape)
 
 
 @final
 class Engine:
     """The compiled step of a policy.
 
-    A row that goes in is a head, the policy's state and an observation. One that comes out is the
-    next head and state, the details of the decision, and whether no context explains the
-    observation; it then means nothing else. Details are the belief's entropy, the value of each
-    action, and the belief.
+    What goes in and what comes out is as its `layout` says.
 
     `sizes` are the batches that are compiled, ascending multiples of `BLOCK`; a batch goes into
     the smallest that holds it, and only the blocks that have episodes are computed.
@@ -61,17 +38,20 @@ class Engine:
         self._sizes = tuple(sizes)
         paths, self._tree = jax.tree.flatten_with_path(policy.init())
         self._initial = [jnp.asarray(leaf) for _, leaf in paths]
-        self._leaves: dict[str, _Leaf] = {}
-        end = HEAD
-        for (path, _), leaf in zip(paths, self._initial, strict=True):
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            self._leaves[name] = _Leaf(end, np.dtype(leaf.dtype), leaf.shape)
-            end = self._leaves[name].end
-        self.state_width = end
-        dtype = np.dtype(jax.dtypes.canonicalize_dtype(observation.dtype))
-        self._observation = _Leaf(end, dtype, observation.shape)
-        self.width = self._observation.end
-        self._buffers = {size: np.zeros((size, self.width), np.int32) for size in self._sizes}
+        names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+        seen = jax.ShapeDtypeStruct(
+            observation.shape, jax.dtypes.canonicalize_dtype(observation.dtype)
+        )
+        previous = jax.ShapeDtypeStruct((), jnp.int32)
+        _, decision = jax.eval_shape(policy.step, policy.init(), seen, previous)
+        self.layout = Layout(
+            dict(zip(names, self._initial, strict=True)),
+            observation,
+            decision.values.size,
+            decision.belief.log_probs.size,
+        )
+        width = self.layout.given_width
+        self._buffers = {size: np.zeros((size, width), np.int32) for size in self._sizes}
         self._counts = [np.int32(n) for n in range(self._sizes[-1] // BLOCK + 1)]
         step = jax.jit(self._step)
         self._block = step.lower(self._buffers[self._sizes[0]][:BLOCK]).compile()
@@ -91,57 +71,15 @@ class Engine:
             return np.asarray(self._block(buffer[:BLOCK]))[:count]
         return np.asarray(self._blocks[size](buffer, self._counts[-(-count // BLOCK)]))[:count]
 
-    def pack(
-        self, observations: Shaped[np.ndarray, "episode ..."]
-    ) -> Int[np.ndarray, "episode word"]:
-        """Observations as words; of numbers of 64 bits, what the policy takes of them."""
-        if observations.dtype == self._observation.dtype and observations.itemsize == 4:
-            return observations.reshape(len(observations), -1).view(np.int32)
-        narrow = np.ascontiguousarray(observations, self._observation.dtype)
-        flat = narrow.reshape(len(observations), -1).view(np.uint8)
-        missing = -flat.shape[1] % 4
-        if missing:
-            flat = np.pad(flat, ((0, 0), (0, missing)))
-        return flat.view(np.int32)
-
-    def unpack(self, words: Int[np.ndarray, " word"]) -> Shaped[np.ndarray, "..."]:
-        """An observation from its words."""
-        return _read(words, self._observation._replace(start=0))
-
-    def read(self, row: Int[np.ndarray, " word"]) -> dict[str, Shaped[np.ndarray, "..."]]:
-        """The arrays of the policy's state in a row, by their path in it."""
-        return {name: _read(row, leaf) for name, leaf in self._leaves.items()}
-
-    def write(
-        self, row: Int[np.ndarray, " word"], state: dict[str, Shaped[np.ndarray, "..."]]
-    ) -> None:
-        """Puts a policy's state that `read` gave into a row."""
-        for name, leaf in self._leaves.items():
-            data = np.asarray(state[name], leaf.dtype).reshape(leaf.shape).tobytes()
-            row[leaf.start : leaf.end] = np.frombuffer(data + bytes(-len(data) % 4), np.int32)
-
     def _step(
         self, rows: Int[Array, "episode given"], num_blocks: Int[Array, ""] | None = None
     ) -> Int[Array, "episode taken"]:
         """The compiled program. Only what has sums in it goes block by block."""
-        begun = rows[:, BEGUN] != 0
-        before = [
-            jnp.where(begun.reshape(-1, *(1,) * first.ndim), _take(rows, leaf), first)
-            for leaf, first in zip(self._leaves.values(), self._initial, strict=True)
-        ]
-        states = jax.tree.unflatten(self._tree, before)
-        given = states, _take(rows, self._observation), rows[:, PREVIOUS]
+        states = jax.tree.unflatten(self._tree, self.layout.take_states(rows, self._initial))
+        given = states, self.layout.take_observations(rows), self.layout.take_actions(rows)
         after, decision = self._decide(given, num_blocks)
-        begun, step = jnp.ones(len(rows), jnp.int32), (rows[:, STEP] + 1) & SIGNED
-        return _put_together(
-            jnp.stack([begun, step, _choose(decision, rows)], 1),  # BEGUN, STEP, PREVIOUS
-            rows[:, KEY.start : HEAD],
-            *jax.tree.leaves(after),
-            decision.belief.entropy[:, None],
-            decision.values,
-            decision.belief.probs,
-            decision.surprised[:, None],
-        )
+        actions = _choose(decision, self.layout.take_draws(rows))
+        return self.layout.put_together(rows, actions, jax.tree.leaves(after), decision)
 
     def _decide(self, given: Any, num_blocks: Int[Array, ""] | None) -> tuple[Any, Decision]:
         if num_blocks is None:
@@ -165,24 +103,21 @@ class Engine:
         return lax.fori_loop(0, num_blocks, step, empty)
 
 
-def _choose(decision: Decision, rows: Int[Array, "episode given"]) -> Int[Array, " episode"]:
+def _choose(decision: Decision, by: Draw) -> Int[Array, " episode"]:
     """The actions, by each episode's rule. Nothing is drawn where all are greedy."""
     greedy = jnp.argmax(decision.probs, -1).astype(jnp.int32)
-    epsilon, temperature = (
-        lax.bitcast_convert_type(rows[:, column], jnp.float32) for column in (EPSILON, TEMPERATURE)
-    )
 
     def draw() -> Int[Array, " episode"]:
-        keys = jax.random.wrap_key_data(rows[:, KEY].astype(jnp.uint32))
+        keys = jax.random.wrap_key_data(by.key.astype(jnp.uint32))
         return jax.vmap(_draw)(
-            jax.vmap(jax.random.fold_in)(keys, rows[:, STEP]),
+            jax.vmap(jax.random.fold_in)(keys, by.step),
             greedy,
             decision.values,
-            epsilon,
-            temperature,
+            by.epsilon,
+            by.temperature,
         )
 
-    return lax.cond(jnp.any((epsilon > 0) | (temperature > 0)), draw, lambda: greedy)
+    return lax.cond(jnp.any((by.epsilon > 0) | (by.temperature > 0)), draw, lambda: greedy)
 
 
 def _draw(
@@ -198,48 +133,3 @@ def _draw(
     warm = jnp.where(temperature > 0, temperature, 1)
     soft = jax.random.categorical(key_softmax, (values - values.max()) / warm)
     return jnp.where(temperature > 0, soft, jnp.where(explores, anything, greedy)).astype(jnp.int32)
-
-
-# ── words ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _count_words(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    return -(-math.prod(shape) * dtype.itemsize // 4)
-
-
-def _read(row: Int[np.ndarray, " word"], leaf: _Leaf) -> Shaped[np.ndarray, "..."]:
-    data = row[leaf.start : leaf.end].tobytes()
-    return np.frombuffer(data, leaf.dtype, math.prod(leaf.shape)).reshape(leaf.shape)
-
-
-def _take(rows: Int[Array, "episode word"], leaf: _Leaf) -> Shaped[Array, "episode ..."]:
-    """The array that a leaf is of each row."""
-    words = rows[:, leaf.start : leaf.end]
-    if leaf.dtype == bool:
-        data = lax.bitcast_convert_type(words, jnp.uint8).reshape(len(rows), -1) != 0
-    else:
-        data = lax.bitcast_convert_type(words, leaf.dtype)
-    flat = data.reshape(len(rows), -1) if words.shape[1] else jnp.zeros((len(rows), 0), leaf.dtype)
-    return flat[:, : math.prod(leaf.shape)].reshape(len(rows), *leaf.shape)
-
-
-def _put_together(*columns: Shaped[Array, "episode ..."]) -> Int[Array, "episode word"]:
-    """All columns as words, side by side; put in one by one, which beats concatenating."""
-    parts = [_to_words(column) for column in columns]
-    whole, start = jnp.zeros((len(parts[0]), sum(p.shape[1] for p in parts)), jnp.int32), 0
-    for part in parts:
-        whole = lax.dynamic_update_slice(whole, part, (0, start))
-        start += part.shape[1]
-    return whole
-
-
-def _to_words(values: Shaped[Array, "episode ..."]) -> Int[Array, "episode word"]:
-    """What `_take` takes apart."""
-    flat = values.reshape(len(values), -1)
-    if flat.dtype == bool:
-        flat = flat.astype(jnp.uint8)
-    each = 4 // flat.dtype.itemsize
-    flat = jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % each)))
-    return lax.bitcast_convert_type(
-        flat if each == 1 else flat.reshape(len(flat), -1, each), jnp.int32
-    )

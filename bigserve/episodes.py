@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bigserve.config import LimitsConfig
-from bigserve.errors import AlreadyExists, Fault, LimitReached, Problem
+from bigserve.errors import AlreadyExists, Fault, LimitReached, Problem, quoted
 from bigserve.tombstones import Tombstones
 
 _AT_ONCE = 512
@@ -123,7 +123,7 @@ class Episodes:
         if tombstone is None:
             return self.deny(id, index)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(tombstone.closed_at))
-        message = f"Episode {id!r} {_REASONS[tombstone.reason]} at {at}. Start a new one."
+        message = f"Episode {quoted(id)} {_REASONS[tombstone.reason]} at {at}. Start a new one."
         return Fault(index, tombstone.reason, message, closed_at=tombstone.closed_at)
 
     def deny(self, id: str, index: int = 0) -> Fault:
@@ -131,8 +131,8 @@ class Episodes:
         return Fault(
             index,
             Problem.EPISODE_UNKNOWN,
-            f"No episode {id!r} is open here. Start one; if it was, that is so long ago that it is "
-            "forgotten.",
+            f"No episode {quoted(id)} is open here. Start one; if it was, that is so long ago that "
+            "it is forgotten.",
         )
 
     # ── starting ─────────────────────────────────────────────────────────────────────────────────
@@ -273,8 +273,8 @@ class Episodes:
         same = (episode.rule, episode.seed) == (rule, seed) and episode.version in acceptable
         if not same or self.next_step[episode.slot] or self.busy[episode.slot]:
             raise AlreadyExists(
-                f"An episode {episode.id!r} is open already, and has made steps or was started "
-                "differently. Take another id, or end it first."
+                f"An episode {quoted(episode.id)} is open already, and has made steps or was "
+                "started differently. Take another id, or end it first."
             )
 
 

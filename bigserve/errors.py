@@ -54,6 +54,10 @@ _CODES = {
 }
 
 
+_LONGEST_QUOTE = 64
+"""Characters; an id has up to 128."""
+
+
 class Fault(NamedTuple):
     """What is wrong with the item at a place of a message. It changed nothing."""
 
@@ -63,6 +67,12 @@ class Fault(NamedTuple):
     expected_step: int = 0
     closed_at: float | None = None
     retry_after: float = 0.0
+
+
+def quoted(text: str) -> str:
+    """What somebody sent, as part of a sentence: no line break in it, and not more than fits."""
+    shown = repr(text[:_LONGEST_QUOTE])
+    return shown if len(text) <= _LONGEST_QUOTE else f"{shown} and so on"
 
 
 class ServeError(Exception):

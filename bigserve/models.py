@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Shaped
 
 from bigserve.acts import Waiting
 from bigserve.config import ServerConfig
 from bigserve.engine import Engine
-from bigserve.errors import BundleRefused, InvalidRequest, NotFound
+from bigserve.errors import BundleRefused, InvalidRequest, NotFound, quoted
 from bigserve.worker import Worker
 from bigtrain import load_bundle
 from bigtrain.bundle import Bundle
@@ -52,25 +52,13 @@ class Version:
         self.live = 0
         self.waiting: collections.deque[Waiting] = collections.deque()
         self.running = False
-        self.num_actions = len(bundle.action_names)
-        self._num_details = 1 + self.num_actions + len(bundle.context_names)
-        # Rows that were never used cost nothing: the system gives memory when it is written to.
-        width, size = engine.state_width, engine.width - engine.state_width
-        self.rows = np.zeros((capacity, width + self._num_details), np.int32)
-        self.seen = np.zeros((capacity, size), np.int32)
+        self.layout = engine.layout
+        self.rows, self.seen = self.layout.make_rows(capacity), self.layout.make_seen(capacity)
 
     def view(self, data: bytes, count: int) -> Shaped[np.ndarray, "episode ..."]:
         """Observations of so many episodes in bytes."""
         spec = self.bundle.observation
         return np.frombuffer(data, spec.dtype).reshape(count, *spec.shape)
-
-    def details(self, rows: Int[np.ndarray, "*batch word"]) -> Float[np.ndarray, "*batch detail"]:
-        """The details in rows: the belief's entropy, the value of each action, the belief."""
-        return rows[..., self.engine.state_width :].view(np.float32)
-
-    def no_details(self, count: int) -> Float[np.ndarray, "episode detail"]:
-        """Details that mean nothing."""
-        return np.zeros((count, self._num_details), np.float32)
 
     @property
     def digest(self) -> str:
@@ -120,13 +108,13 @@ class Models:
             (name,) = self.names
         own = [version for version in self if version.name == name]
         if not own:
-            raise NotFound(f"There is no model {name!r} here, but {', '.join(self.names)}.")
+            raise NotFound(f"There is no model {quoted(name)} here, but {', '.join(self.names)}.")
         for version in own:
             if version.digest == digest or (not digest and version.current):
                 return version
         raise NotFound(
-            f"Version {digest!r} of model {name!r} is not loaded. Leave `version` empty to get "
-            "the current one."
+            f"Version {quoted(digest)} of model {quoted(name)} is not loaded. Leave `version` "
+            "empty to get the current one."
         )
 
     def find(self, name: str, digest: str) -> Version | None:

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Shaped
 
 from bigserve.acts import Answer, Waiting
 from bigserve.episodes import Episodes
-from bigserve.errors import Fault, Problem
+from bigserve.errors import Fault, Problem, quoted
 from bigserve.models import Version
 from bigtrain.bundle import ArraySpec
 
@@ -40,7 +40,7 @@ def sort_out(
         elif episode is None:
             fault = episodes.explain_absence(act.owner, id, place)
         elif episode.ticket != waiting.tickets[place]:
-            message = f"Episode {id!r} was opened while this waited. Send it again."
+            message = f"Episode {quoted(id)} was opened while this waited. Send it again."
             fault = Fault(place, Problem.ITEM_INVALID, message)
         else:
             fault = _examine(episodes, version, answer, place, episode.slot, observations[place])
@@ -72,7 +72,7 @@ def _examine(
         message = f"{message}, which was answered long ago."
         return Fault(place, Problem.STEP_BEHIND, message, expected)
     if step == expected - 1:
-        if version.engine.pack(observation[None]).tobytes() != version.seen[slot].tobytes():
+        if version.layout.pack(observation[None]).tobytes() != version.seen[slot].tobytes():
             message = (
                 f"Step {step} was made with another observation. Send step {expected}, or "
                 f"step {step} as it was."
@@ -86,9 +86,9 @@ def _examine(
 def find_repeated(ids: list[str]) -> dict[int, Fault]:
     """What is wrong with ids that occur for the second time, by place."""
     first = dict[str, int]()
-    message = "An episode must occur once in a message, and {!r} has before."
+    message = "An episode must occur once in a message, and {} has before."
     return {
-        place: Fault(place, Problem.ITEM_INVALID, message.format(id))
+        place: Fault(place, Problem.ITEM_INVALID, message.format(quoted(id)))
         for place, id in enumerate(ids)
         if first.setdefault(id, place) != place
     }

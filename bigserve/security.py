@@ -56,14 +56,20 @@ class Tokens:
         self._signature = _signature(path)
         self._callers = _read_tokens(path)
         self._checked = time.monotonic()
+        self._generation = 0
 
-    def find(self, token: str) -> Caller | None:
-        """The caller that has this token."""
+    def refresh(self) -> int:
+        """Reads a file that has changed; a number that grows whenever one was read."""
         now = time.monotonic()
         if now - self._checked >= _CHECK_SECONDS:
             self._checked = now
             if _signature(self._path) != self._signature:
                 self.reload()
+        return self._generation
+
+    def find(self, token: str) -> Caller | None:
+        """The caller that has this token."""
+        self.refresh()
         digest = hashlib.sha256(token.encode()).digest()
         # A prefix finds; whether it is the token is decided in a time that tells nothing.
         known, caller = self._callers.get(digest[:8], (b"", None))
@@ -77,6 +83,7 @@ class Tokens:
         except ConfigError as error:
             logger.error("The tokens stay as they were. %s", error)
         else:
+            self._generation += 1
             logger.info("Tokens were read again.", extra={"tokens": len(self._callers)})
 
 
@@ -92,6 +99,10 @@ class Authenticator:
         self._tokens = tokens
         self._mutual_tls = mutual_tls
         self._anonymous = _OPERATOR if trusted else ANONYMOUS
+
+    def refresh(self) -> int:
+        """A number that grows when credentials were read again: who was known may be no more."""
+        return 0 if self._tokens is None else self._tokens.refresh()
 
     def identify(self, context: grpc.aio.ServicerContext) -> Caller:
         """The caller, or `Unauthenticated`."""

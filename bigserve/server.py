@@ -14,14 +14,16 @@ from typing import final
 
 import grpc
 import jax
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 
-from bigproto.v1 import policy_pb2, policy_pb2_grpc
-from bigserve import handover
+from bigproto.v1 import policy_pb2
+from bigserve import connections, handover
+from bigserve.bounds import Bounds
+from bigserve.calls import Calls
 from bigserve.config import ServerConfig, is_loopback
 from bigserve.core import Core
 from bigserve.errors import ConfigError
+from bigserve.health import Health, Reflection
 from bigserve.metrics import LoadedModel, Metrics, MetricsServer
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator, Tokens, read_seal_key, server_credentials
@@ -29,9 +31,7 @@ from bigserve.service import AdminService, PolicyService
 
 log = logging.getLogger("bigserve")
 
-_POLICY, _ADMIN = (
-    policy_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Policy", "Admin")
-)
+_POLICY, _ADMIN = (policy_pb2.DESCRIPTOR.services_by_name[name] for name in ("Policy", "Admin"))
 _SWITCH = 1e-4
 """Seconds that a thread may go on while another wants the interpreter: a fiftieth of Python's own,
 which an engine would wait for while the event loop writes replies."""
@@ -152,32 +152,22 @@ class Server:
             self._tokens, config.tls.client_roots is not None, is_loopback(config.listen)
         )
         key = None if config.seal_key is None else read_seal_key(config.seal_key)
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", config.limits.max_message_bytes),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),  # or a second server would take half of the calls
-            ]
-        )
-        policy = PolicyService(
-            self.core,
-            config,
-            authenticator,
-            Sealer(key),
-            self._metrics,
-            metadata.version("big-imitation"),
-        )
-        policy_pb2_grpc.add_PolicyServicer_to_server(policy, server)
-        services = [_POLICY, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        connections.reserve_descriptors(config.limits.max_connections)
+        server = grpc.aio.server(options=connections.options(config.limits))
+        calls = Calls(authenticator, Bounds(config.limits), self._metrics)
+        release = metadata.version("big-imitation")
+        policy = PolicyService(self.core, config, Sealer(key), self._metrics, release)
+        calls.add(server, _POLICY, policy)
+        services = [_POLICY, health_pb2.DESCRIPTOR.services_by_name["Health"]]
         if config.admin:
             folder = config.model_directory or next(iter(self._files.values())).parent
             announce = functools.partial(self._say_health, health_pb2.HealthCheckResponse.SERVING)
-            admin = AdminService(self.core, folder, authenticator, self._metrics, announce)
-            policy_pb2_grpc.add_AdminServicer_to_server(admin, server)
+            calls.add(server, _ADMIN, AdminService(self.core, folder, announce))
             services.append(_ADMIN)
-        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(services, server)
+        self._health = Health(config.limits.message_timeout)
+        calls.add(server, services[1], self._health, open_to_all=True)
+        reflection = Reflection([service.full_name for service in services])
+        calls.add(server, reflection.SERVICE, reflection, open_to_all=True)
         credentials = server_credentials(config.tls)
         try:
             if credentials is None:
@@ -193,8 +183,8 @@ class Server:
         return server
 
     async def _say_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in ("", _POLICY, *(f"models/{name}" for name in self.core.models.names)):
-            await self._health.set(name, status)
+        for name in ("", _POLICY.full_name, *(f"models/{n}" for n in self.core.models.names)):
+            self._health.set(name, status)
 
     def _list_models(self) -> list[LoadedModel]:
         return [LoadedModel(v.name, v.digest, v.current) for v in self.core.models]

@@ -1,114 +1,63 @@
-"""The calls: each converts, calls the core, and converts back.
-
-Errors that the core raises on purpose go out with their code. Anything else is logged, and the
-caller gets the id it is logged under.
-"""
+"""The calls: each converts, calls the core, and converts back."""
 
 import asyncio
-import functools
-import logging
+import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast, final
-
-import grpc
-from grpc.aio import EOF  # pyright: ignore[reportAttributeAccessIssue]: generated at run time
+from typing import Any, final
 
 from bigproto.v1 import policy_pb2 as wire
-from bigproto.v1 import policy_pb2_grpc
-from bigserve import convert
+from bigserve import convert, describe
 from bigserve.acts import Acted
+from bigserve.calls import Call
 from bigserve.config import NAME, ServerConfig
 from bigserve.core import Core
 from bigserve.errors import (
     CallError,
-    Fault,
     InvalidRequest,
     Late,
     LimitReached,
     NotPermitted,
-    Problem,
+    Unavailable,
+    quoted,
 )
-from bigserve.logs import incident
 from bigserve.metrics import Metrics
-from bigserve.replies import Place, Replies
+from bigserve.replies import Awaited, Replies
 from bigserve.sealing import Sealer
-from bigserve.security import Authenticator
-
-log = logging.getLogger("bigserve")
-
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
-
-
-def answering(handler: Handler) -> Handler:
-    """Times a call, and turns what it raises into a status."""
-    method = handler.__name__
-
-    @functools.wraps(handler)
-    async def answer(self: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        began, code = time.monotonic(), grpc.StatusCode.OK
-        try:
-            return await handler(self, request, context)
-        except CallError as error:
-            code = error.code
-            context.set_trailing_metadata(error.metadata)
-            await context.abort(code, str(error))
-        except (asyncio.CancelledError, grpc.aio.AbortError):
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except Exception as error:
-            code, id = grpc.StatusCode.INTERNAL, incident()
-            log.error("%s failed", method, exc_info=error, extra={"incident": id})
-            await context.abort(code, f"The server failed; its log has it as {id}.")
-        finally:
-            self.metrics.request(method, code.name, time.monotonic() - began)
-
-    return cast(Handler, answer)
 
 
 @final
-class PolicyService(policy_pb2_grpc.PolicyServicer):
+class PolicyService:
     """What a robot or a simulator calls."""
 
     def __init__(
-        self,
-        core: Core,
-        config: ServerConfig,
-        authenticator: Authenticator,
-        sealer: Sealer,
-        metrics: Metrics,
-        release: str,
+        self, core: Core, config: ServerConfig, sealer: Sealer, metrics: Metrics, release: str
     ):
         self._core = core
         self._limits = config.limits
-        self._identify = authenticator.identify
         self._sealer = sealer
+        self._metrics = metrics
         self._release = release
-        self.metrics = metrics
 
-    @answering
-    async def Describe(self, request: wire.DescribeRequest, context: Any) -> wire.DescribeReply:
-        self._identify(context)
+    async def Describe(self, request: wire.DescribeRequest, _: Call) -> wire.DescribeReply:
         if request.model:
             self._core.models.choose(request.model, "")
         return wire.DescribeReply(
             models=[
-                convert.write_model(version)
+                describe.write_model(version)
                 for version in self._core.models
                 if request.model in ("", version.name)
             ],
-            limits=convert.write_limits(self._limits),
+            limits=describe.write_limits(self._limits),
             server_version=self._release,
         )
 
-    @answering
-    async def Start(self, request: wire.StartRequest, context: Any) -> wire.StartReply:
-        caller = self._identify(context)
+    async def Start(self, request: wire.StartRequest, call: Call) -> wire.StartReply:
         asked = convert.read_start(request, self._limits)
         version, episodes = self._core.start(
-            caller.name,
+            call.caller.name,
             asked.model,
             asked.version,
             asked.ids,
@@ -118,15 +67,12 @@ class PolicyService(policy_pb2_grpc.PolicyServicer):
         )
         return convert.write_started(version, episodes)
 
-    @answering
-    async def End(self, request: wire.EndRequest, context: Any) -> wire.EndReply:
-        caller, ids = self._identify(context), self._read_ids(request.episode_ids)
-        return convert.write_ended(await self._core.end(caller.name, ids))
+    async def End(self, request: wire.EndRequest, call: Call) -> wire.EndReply:
+        ids = convert.read_ids(request.episode_ids, self._limits)
+        return convert.write_ended(await self._core.end(call.caller.name, ids))
 
-    @answering
-    async def Act(self, request: wire.ActRequest, context: Any) -> wire.ActReply:
-        caller, remaining = self._identify(context), context.time_remaining()
-        if remaining is not None and remaining <= 0:
+    async def Act(self, request: wire.ActRequest, call: Call) -> wire.ActReply:
+        if call.remaining <= 0:
             raise Late("The deadline passed before the server began.")
         future: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
 
@@ -135,118 +81,123 @@ class PolicyService(policy_pb2_grpc.PolicyServicer):
                 future.set_result(acted)
 
         now = time.monotonic()
-        deadline = math.inf if remaining is None else now + remaining
-        act = convert.read_act(request, caller.name, self._limits, now, deadline, deliver)
+        deadline = now + call.remaining
+        act = convert.read_act(request, call.caller.name, self._limits, now, deadline, deliver)
         self._core.act(act)
         return convert.write_acted(request, await future)
 
-    @answering
-    async def ActStream(self, request_iterator: Any, context: Any) -> None:
+    async def ActStream(self, call: Call) -> None:
         """Takes requests in while others are under way, and answers each when it is done."""
-        owner, replies = self._identify(context).name, Replies(context)
-        writer, failure = asyncio.create_task(replies.write()), None
+        replies = Replies(call.context.write, call.holding, self._limits.max_unanswered)
+        reader = asyncio.create_task(self._take_all(call, replies))
+        writer = asyncio.create_task(replies.write())
         try:
+            leaving = None
             try:
                 with self._core.streams.reading():
-                    while (request := await context.read()) is not EOF:
-                        self._take(request, owner, replies)
-                        if replies.full:
-                            await replies.make_room()
-            except CallError as error:
-                failure = error  # of the last request; the others get their replies
+                    await self._watch(replies, reader, writer)
+            except Unavailable as error:  # what was asked for before is answered first
+                reader.cancel()
+                leaving = error
             replies.end()
-            await asyncio.wait({writer})
+            await self._watch(replies, writer)
+            failure = leaving or (reader.result() if reader.done() else None)
+            if failure is not None:
+                raise failure
         finally:
+            reader.cancel()
             writer.cancel()
-        if failure is not None:
-            raise failure
+            replies.drop()
+            await asyncio.gather(reader, writer, return_exceptions=True)
 
-    def _take(self, request: wire.ActRequest, owner: str, replies: Replies) -> None:
-        place, now = Place(), time.monotonic()
+    async def _take_all(self, call: Call, replies: Replies) -> CallError | None:
+        """Takes in all requests; what is wrong with the last one, if anything is."""
+        try:
+            while True:
+                if replies.is_full:
+                    await replies.make_room()
+                found = await call.read()
+                if found is None:
+                    return None
+                call.check_caller()
+                self._take(*found, call, replies)
+        except CallError as error:
+            return error.with_traceback(None)  # whose frames would keep the request
+
+    def _take(self, request: wire.ActRequest, size: int, call: Call, replies: Replies) -> None:
+        reply, now = Awaited(size), time.monotonic()
 
         def deliver(acted: Acted) -> None:
-            replies.fill(place, convert.write_acted(request, acted))
-            self.metrics.request("ActStream.message", "OK", time.monotonic() - now)
+            replies.fill(reply, convert.write_acted(request, acted).SerializeToString())
+            self._metrics.request("ActStream.message", "OK", time.monotonic() - now)
 
+        owner = call.caller.name
         self._core.act(convert.read_act(request, owner, self._limits, now, math.inf, deliver))
-        replies.expect(place)  # only now: there is none where that has raised
+        replies.expect(reply)  # only now: there is none where that has raised
 
-    @answering
-    async def Explain(self, request: wire.ExplainRequest, context: Any) -> wire.ExplainReply:
-        caller = self._identify(context)
-        return convert.write_explained(await self._core.explain(caller.name, request.episode_id))
+    async def _watch(self, replies: Replies, *tasks: asyncio.Task[Any]) -> None:
+        """Waits until one of the tasks is done; raises where the client reads no replies."""
+        most = self._limits.stall_timeout
+        while not any(task.done() for task in tasks):
+            await asyncio.wait(tasks, timeout=most / 4, return_when=asyncio.FIRST_COMPLETED)
+            if replies.stalled_for > most:
+                raise LimitReached(
+                    f"A reply must be read within {most:g} s, and one was not. Open another stream "
+                    "and send again what has no reply.",
+                    retry_after=0.0,
+                )
 
-    @answering
-    async def Export(self, request: wire.ExportRequest, context: Any) -> wire.ExportReply:
-        caller, ids = self._identify(context), self._read_ids(request.episode_ids)
-        records, faults = await self._core.export(caller.name, ids, close=request.close)
-        states = map(convert.write_record, records)
-        return wire.ExportReply(
-            episodes=[wire.SealedEpisode(state=s, seal=self._sealer.seal(s)) for s in states],
-            errors=map(convert.write_fault, faults),
-        )
+    async def Explain(self, request: wire.ExplainRequest, call: Call) -> wire.ExplainReply:
+        (id,) = convert.read_ids([request.episode_id], self._limits)
+        return convert.write_explained(await self._core.explain(call.caller.name, id))
 
-    @answering
-    async def Import(self, request: wire.ImportRequest, context: Any) -> wire.ImportReply:
-        caller, reply = self._identify(context), wire.ImportReply()
+    async def Export(self, request: wire.ExportRequest, call: Call) -> wire.ExportReply:
+        ids = convert.read_ids(request.episode_ids, self._limits)
+        records, faults = await self._core.export(call.caller.name, ids, close=request.close)
+        return convert.write_exported(records, faults, self._sealer)
+
+    async def Import(self, request: wire.ImportRequest, call: Call) -> wire.ImportReply:
         convert.check_count("episodes", len(request.episodes), self._limits)
-        for index, sealed in enumerate(request.episodes):
-            if not self._sealer.holds(sealed.state, sealed.seal):
-                message = "The seal must be that of this state, by the key of this server."
-                fault = Fault(index, Problem.SEAL_BROKEN, message)
-            else:
-                record = convert.read_record(sealed.state)
-                try:
-                    fault = await self._core.import_(caller.name, record)
-                except LimitReached as error:
-                    wait = error.retry_after or 0.0
-                    overloaded = Problem.ITEM_OVERLOADED
-                    fault = Fault(index, overloaded, str(error), retry_after=wait)
-                if fault is None:
-                    reply.episode_ids.append(record.id)
-                    continue
-            reply.errors.append(convert.write_fault(fault._replace(place=index)))
-        return reply
-
-    def _read_ids(self, ids: Sequence[str]) -> list[str]:
-        convert.check_count("episode_ids", len(ids), self._limits)
-        return list(ids)
+        records = [convert.read_sealed(sealed, self._sealer) for sealed in request.episodes]
+        ids, faults = await self._core.import_all(call.caller.name, records)
+        return wire.ImportReply(episode_ids=ids, errors=map(convert.write_fault, faults))
 
 
 @final
-class AdminService(policy_pb2_grpc.AdminServicer):
+class AdminService:
     """What an operator calls."""
 
-    def __init__(
-        self,
-        core: Core,
-        folder: Path,
-        authenticator: Authenticator,
-        metrics: Metrics,
-        announce: Callable[[], Awaitable[None]],
-    ):
+    def __init__(self, core: Core, folder: Path, announce: Callable[[], Awaitable[None]]):
         self._core = core
-        self._folder = folder.resolve()
-        self._identify = authenticator.identify
-        self.metrics = metrics
+        self._folder = folder
         self._announce = announce
 
-    @answering
-    async def LoadModel(self, request: wire.LoadModelRequest, context: Any) -> wire.LoadModelReply:
-        caller = self._identify(context)
-        if not caller.operator:
-            raise NotPermitted(f"{caller.name!r} must be an operator to load models.")
+    async def LoadModel(self, request: wire.LoadModelRequest, call: Call) -> wire.LoadModelReply:
+        if not call.caller.operator:
+            raise NotPermitted(f"{quoted(call.caller.name)} must be an operator to load models.")
         if not NAME.fullmatch(request.model):
             raise InvalidRequest(
-                f"`model` must be up to 64 letters, digits and `._-`, got {request.model[:80]!r}."
+                f"`model` must be up to 64 letters, digits and `._-`, got {quoted(request.model)}."
             )
         if request.path:
-            path = (self._folder / request.path).resolve()
-            if not path.is_relative_to(self._folder):
-                raise InvalidRequest("`path` must be below the server's model directory.")
+            path = find_below(self._folder, request.path)
         else:
             path = self._core.models.choose(request.model, "").path
         version = await self._core.models.load(request.model, path)
         if not self._core.draining:
             await self._announce()
-        return wire.LoadModelReply(model=convert.write_model(version))
+        return wire.LoadModelReply(model=describe.write_model(version))
+
+
+def find_below(folder: Path, name: str) -> Path:
+    """The path of that name below a folder, wherever symbolic links may lead."""
+    folder = folder.resolve()
+    try:
+        path = (folder / name).resolve()
+        with contextlib.suppress(FileNotFoundError):  # whoever reads it will say so
+            path.stat()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL, too long a name
+        raise InvalidRequest(f"`path` must be that of a file, got {quoted(name)}.") from None
+    if not path.is_relative_to(folder):
+        raise InvalidRequest("`path` must be below the server's model directory.")
+    return path

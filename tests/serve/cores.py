@@ -15,7 +15,7 @@ import pytest
 from bundles import EXACT, resealed
 
 from bigserve import models
-from bigserve.acts import Act, Acted
+from bigserve.acts import Act, Acted, Block
 from bigserve.config import BatchingConfig, LimitsConfig, ServerConfig
 from bigserve.core import Core
 from bigserve.engine import Engine
@@ -134,11 +134,22 @@ def act(
 ) -> "asyncio.Future[Acted]":
     """Submits an Act; what is delivered comes later."""
     future: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
-    data = np.stack(seen).tobytes()
     core.act(
-        Act(owner, [*ids], [*steps], lambda _: data, deadline, time.monotonic(), future.set_result)
+        Act(owner, [*ids], [*steps], [block(seen)], deadline, time.monotonic(), future.set_result)
     )
     return future
+
+
+def block(seen: Sequence[np.ndarray]) -> Block:
+    """What some episodes see, as it comes."""
+    stacked = np.stack(seen)
+    return Block(stacked.dtype.name, stacked.shape, stacked.tobytes())
+
+
+def assert_same_details(one: Acted, other: Acted) -> None:
+    """Whether both say the same beside their actions."""
+    assert one.details is not None and other.details is not None
+    np.testing.assert_array_equal(one.details.table, other.details.table)
 
 
 async def walk(core: Core, id: str, seen: Sequence[np.ndarray], owner: str = "me") -> list[int]:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from bigserve.config import (
     is_loopback,
     split_address,
 )
+from bigserve.connections import OWN_DESCRIPTORS, reserve_descriptors
 from bigserve.errors import ConfigError, SnapshotError
 from bigtrain.errors import NotABundleError
 from bigtrain.policy import BLOCK
@@ -120,6 +122,41 @@ def test_the_document_has_every_limit_and_its_default():
     table = re.findall(r"^\| `--limits\.([a-z-]+)` \| (\d+) \|", document, re.MULTILINE)
     explained = {name.replace("-", "_"): float(default) for name, default in table}
     assert explained == dataclasses.asdict(LimitsConfig())
+    assert f"| `--log-rate` | {ServerConfig().log_rate} |" in document
+    assert f"which is {LimitsConfig().max_connections + OWN_DESCRIPTORS} by default" in document
+
+
+@pytest.mark.parametrize("name", ["max_connections", "max_streams", "max_calls", "max_held_bytes"])
+def test_bounds_are_at_least_1(name):
+    with pytest.raises(ConfigError, match=f"`{name}` must be from 1 to"):
+        LimitsConfig(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    "name", [f.name for f in dataclasses.fields(LimitsConfig) if "timeout" in f.name]
+)
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_timeouts_are_times(name, seconds):
+    with pytest.raises(ConfigError, match=f"`{name}` must be from 0.001 to 1e"):
+        LimitsConfig(**{name: seconds})
+
+
+@pytest.mark.parametrize(
+    "soft, hard, wanted",
+    [(1024, 4096, 1152), (2048, 2048, None), (resource.RLIM_INFINITY, 0, None)],
+)
+def test_descriptors_are_reserved_for_all_connections(soft, hard, wanted, monkeypatch):
+    given = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    reserve_descriptors(1024)
+    assert given == ([(wanted, hard)] if wanted else [])
+
+
+def test_more_connections_than_descriptors_are_refused(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1100))
+    with pytest.raises(ConfigError, match=r"of which it may have 1100, got 1024\. .*LimitNOFILE="):
+        reserve_descriptors(1024)
 
 
 @pytest.mark.parametrize("sizes", [(), (0, 1), (1.5,), (4, 1), (1, 1), (-1,)])
@@ -197,7 +234,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list:
     server = ModuleType("bigserve.server")
     server.run = run  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "bigserve.server", server)
-    monkeypatch.setattr("bigserve.logs.configure", lambda level, format: None)
+    monkeypatch.setattr("bigserve.logs.configure", lambda level, format, rate: None)
     return calls
 
 

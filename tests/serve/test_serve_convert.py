@@ -12,10 +12,11 @@ from cores import NO_PROBLEM, never, settings
 from google.protobuf.duration_pb2 import Duration
 
 from bigproto.v1 import policy_pb2 as wire
-from bigserve import convert
-from bigserve.core import NOTHING, Record
+from bigserve import convert, describe
+from bigserve.core import NO_DETAILS, NOTHING, Record
 from bigserve.episodes import Rule
 from bigserve.errors import Fault, InvalidRequest, LimitReached, Problem
+from bigserve.layout import Details
 from bigserve.models import DTYPES
 from bigtrain import load_bundle
 from bigtrain.bundle import ArraySpec
@@ -33,18 +34,18 @@ def test_problems_are_those_of_the_wire():
 # ── describe ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def describe(path: Path) -> wire.Model:
+def described(path: Path) -> wire.Model:
     version: Any = SimpleNamespace(
         name="tiger", current=True, bundle=load_bundle(path), finished_at=1.5, loaded_at=2.25
     )
     version.digest = version.bundle.digest
-    return convert.write_model(version)
+    return describe.write_model(version)
 
 
 def test_a_solved_problem_is_described(tmp_path):
     path = tmp_path / "exact.big"
     path.write_bytes(EXACT)
-    model = describe(path)
+    model = described(path)
     assert (model.name, model.version, model.current) == ("tiger", load_bundle(path).digest, True)
     (seen,) = model.observation
     assert (seen.dtype, list(seen.shape)) == (wire.Array.DTYPE_FLOAT32, [6])
@@ -66,7 +67,7 @@ def test_a_solved_problem_is_described(tmp_path):
 def test_a_learned_policy_that_sees_pictures_is_described(tmp_path):
     path = tmp_path / "learned.big"
     path.write_bytes(LEARNED)
-    (seen,) = describe(path).observation
+    (seen,) = described(path).observation
     assert (seen.dtype, list(seen.shape)) == (wire.Array.DTYPE_UINT8, [12, 12, 1])
     assert not seen.HasField("minimum") and not seen.HasField("maximum")
 
@@ -76,13 +77,13 @@ def test_an_exploration_set_that_was_code_is_put_into_words(tmp_path):
     path = tmp_path / "simulated.big"
     note = "where `is_listening` holds"
     path.write_bytes(resealed(LEARNED, lambda c: c.update(NO_PROBLEM, exploration_note=note)))
-    (cost,) = describe(path).exploration
+    (cost,) = described(path).exploration
     assert cost.state == note
     assert cost.action == "" and math.isnan(cost.k_low) and math.isnan(cost.k_high)
 
 
 def test_limits_are_told():
-    limits = convert.write_limits(LIMITS)
+    limits = describe.write_limits(LIMITS)
     assert (limits.max_items, limits.max_episodes) == (64, 64)
     assert (limits.default_lease.seconds, limits.max_lease.seconds) == (7, 100)
 
@@ -100,7 +101,7 @@ def test_arrays_are_read_as_they_were_written(dtype):
         values.astype(values.dtype.newbyteorder(">")),
     ):
         array = convert.write_array(np.asarray(given))
-        convert.check_array(array, "x", dtype, np.shape(given))
+        convert.read_block(array).check("x", dtype, np.shape(given))
         found = convert.read_array(array)
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, given)
@@ -109,7 +110,7 @@ def test_arrays_are_read_as_they_were_written(dtype):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"dtype": wire.Array.DTYPE_INT32}, "`x` must have the dtype float32, got DTYPE_INT32"),
+        ({"dtype": wire.Array.DTYPE_INT32}, "`x` must have the dtype float32, got int32"),
         ({"dtype": 99}, "`x` must have the dtype float32, got 99"),
         ({"shape": [3, 2]}, r"`x` must have the shape \(2, 3\), got \(3, 2\)"),
         ({"shape": [2, 3, 1]}, r"`x` must have the shape \(2, 3\), got \(2, 3, 1\)"),
@@ -119,13 +120,13 @@ def test_arrays_are_read_as_they_were_written(dtype):
 def test_arrays_that_are_not_as_they_should_be_are_refused(change, message):
     given: dict[str, Any] = {"dtype": wire.Array.DTYPE_FLOAT32, "shape": [2, 3], "data": bytes(24)}
     with pytest.raises(InvalidRequest, match=message):
-        convert.check_array(wire.Array(**given | change), "x", "float32", (2, 3))
+        convert.read_block(wire.Array(**given | change)).check("x", "float32", (2, 3))
 
 
 def test_truth_values_are_0_or_1():
     array = wire.Array(dtype=wire.Array.DTYPE_BOOL, shape=[4], data=b"\0\1\2\1")
     with pytest.raises(InvalidRequest, match="must have a 0 or a 1"):
-        convert.check_array(array, "x", "bool", (4,))
+        convert.read_block(array).check("x", "bool", (4,))
 
 
 # ── start ────────────────────────────────────────────────────────────────────────────────────────
@@ -172,7 +173,8 @@ def test_probabilities_are_from_0_to_1(epsilon):
         convert.read_rule(rule)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf, 1e-60])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf, 1e-60, 1e60])
+@pytest.mark.filterwarnings("error")
 def test_temperatures_are_above_0_also_as_a_float32(temperature):
     rule = wire.ActionRule(softmax=wire.ActionRule.Softmax(temperature=temperature))
     with pytest.raises(InvalidRequest, match="`temperature` must be above 0"):
@@ -220,7 +222,7 @@ def test_a_fault_is_told_whole():
 
 def test_a_record_without_a_step_is_read_as_it_was_written():
     record = Record("a", "me", "tiger", "0" * 64, 0, Rule(epsilon=0.3), 0.7, bytes(range(8)), {},
-                    NOTHING, 0, NOTHING, 0)  # fmt: skip
+                    NOTHING, 0, NO_DETAILS)  # fmt: skip
     assert convert.read_record(convert.write_record(record)) == record
 
 
@@ -231,13 +233,16 @@ def test_a_record_with_a_step_is_read_as_it_was_written():
         "memory": np.zeros(0, np.float32),
         "log_belief": np.array([-0.0, -np.inf], np.float32),
     }
-    details = np.arange(6, dtype=np.float32)
+    details = Details(np.arange(6, dtype=np.float32), 3)
     seen = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     record = Record("a", "Ω", "tiger", "0" * 64, 2**63, Rule(temperature=0.1), 300.3, b"\xff" * 8,
-                    state, seen, 2, details, 3)  # fmt: skip
+                    state, seen, 2, details)  # fmt: skip
     found = convert.read_record(convert.write_record(record))
     for name, wanted in record._asdict().items():
-        if name in ("observation", "details"):
+        if name == "details":
+            np.testing.assert_array_equal(found.details.table, wanted.table)
+            assert found.details.num_actions == 3
+        elif name == "observation":
             np.testing.assert_array_equal(getattr(found, name), wanted)
         elif name != "state":
             assert getattr(found, name) == wanted

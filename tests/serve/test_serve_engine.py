@@ -12,8 +12,9 @@ import pytest
 from bundles import EXACT, LEARNED, shaken
 from jaxtyping import Array, Int, Shaped
 
-from bigserve.engine import BEGUN, EPSILON, HEAD, KEY, PREVIOUS, STEP, TEMPERATURE, Engine
+from bigserve.engine import Engine
 from bigserve.episodes import derive_key
+from bigserve.layout import BEGUN, EPSILON, HEAD, KEY, PREVIOUS, STEP, TEMPERATURE
 from bigserve.models import DTYPES
 from bigtrain import envs, load_bundle
 from bigtrain.belief import Belief, Posterior
@@ -75,14 +76,16 @@ def test_every_batch_is_what_each_episode_does_alone(name, tmp_path):
     engine = Engine(policy, ArraySpec("", seen.dtype.name, seen.shape[1:]), sizes=(32, 96))
     alone = Alone(policy, seen)
     rng = np.random.default_rng(0)
-    rows = np.zeros((LARGEST, engine.state_width), np.int32)
+    layout = engine.layout
+    rows = layout.make_rows(LARGEST)
     surprises = 0
     for size in rng.permutation(np.arange(1, LARGEST + 1)):
         chosen = rng.permutation(size)
         shown = seen[rng.choice(len(seen), size, p=[0.1, 0.35, 0.35, 0.05, 0.05, 0.1])]
-        taken = engine.step(np.concatenate([rows[chosen], engine.pack(shown)], 1))
-        fine = taken[:, -1] == 0
-        rows[chosen[fine]] = taken[fine, : engine.state_width]
+        given = layout.give(rows[chosen], layout.pack(shown))
+        taken, impossible = layout.split(engine.step(given))
+        fine = impossible == 0
+        rows[chosen[fine]] = taken[fine]
         for place in np.flatnonzero(chosen < NUM_FOLLOWED).tolist():
             wanted = alone.step(chosen[place], shown[place])
             assert fine[place] == (wanted is not None)
@@ -92,11 +95,11 @@ def test_every_batch_is_what_each_episode_does_alone(name, tmp_path):
             row, (state, decision, num_steps) = taken[place], wanted
             action = decision.probs.argmax()
             assert row[[BEGUN, STEP, PREVIOUS]].tolist() == [1, num_steps, action]
-            assert_same(engine.read(row), state)
-            details = np.concatenate(
-                [decision.belief.entropy[None], decision.values, decision.belief.probs]
-            )
-            assert row[engine.state_width : -1].tobytes() == details.tobytes()
+            assert_same(layout.state(row), state)
+            details, belief = layout.details(row), decision.belief
+            assert details.entropy.tobytes() == belief.entropy.tobytes()
+            assert details.values.tobytes() == decision.values.tobytes()
+            assert details.belief.tobytes() == belief.probs.tobytes()
     assert sum(alone.num_steps) > 50  # they have come some way
     # Only the exact filter knows what cannot be.
     assert (surprises > 100) == (name in ("exact", "no memory"))
@@ -183,10 +186,9 @@ def told() -> Engine:
 
 
 def test_arrays_of_every_kind_go_through_rows_and_programs():
-    engine = told()
+    engine, layout = told(), told().layout
     seen = np.array([[1, -2, 3, 4], [2**31 - 1, -(2**31), 0, 5]], np.int32)
-    rows = np.zeros((2, engine.state_width), np.int32)
-    rows[:, BEGUN] = 1
+    rows = layout.make_rows(2)
     state = {
         "flags": np.array([False, False, True]),
         "bytes": np.array([0, 5, 6, 255, 128], np.uint8),
@@ -194,17 +196,17 @@ def test_arrays_of_every_kind_go_through_rows_and_programs():
         "table": np.array([[np.inf, -0.0, 3], [1e-30, 2, 9]], np.float32),
     }
     for row in rows:
-        engine.write(row, state)
-        assert_same(engine.read(row), state)
-    words = engine.pack(seen)
-    after = engine.step(np.concatenate([rows, words], 1))
+        layout.resume(row, 3, 0, state, layout.no_details(1).select(0))
+        assert_same(layout.state(row), state)
+    words = layout.pack(seen)
+    after = engine.step(layout.give(rows, words))
     for row, one in zip(after, seen, strict=True):
-        found = engine.read(row)
+        found = layout.state(row)
         np.testing.assert_array_equal(found["flags"], [True, True, False])
         np.testing.assert_array_equal(found["bytes"], [250, 255, 0, 249, 122])
         assert found["count"] == -5 + one.sum()
         np.testing.assert_array_equal(found["table"], state["table"] / 2)
-    np.testing.assert_array_equal([engine.unpack(row) for row in words], seen)
+    np.testing.assert_array_equal([layout.unpack(row) for row in words], seen)
 
 
 NARROW = {"int64": "int32", "float64": "float32"}
@@ -217,28 +219,31 @@ def test_observations_of_every_kind_are_unpacked_as_they_were_packed(dtype, shap
     monkeypatch.setattr(Engine, "_step", lambda self, rows, num_blocks=None: rows)  # no program
     engine = Engine(Told(), ArraySpec("", dtype, shape), sizes=(32,))
     seen = np.random.default_rng(0).normal(0, 100, (3, *shape)).astype(np.int32).astype(dtype)
-    words = engine.pack(seen)
-    assert words.shape == (3, engine.width - engine.state_width)
+    layout = engine.layout
+    words = layout.pack(seen)
+    assert words.shape == layout.make_seen(3).shape
     for row, one in zip(words, seen, strict=True):
-        found, narrow = engine.unpack(row), one.astype(NARROW.get(dtype, dtype))
+        found, narrow = layout.unpack(row), one.astype(NARROW.get(dtype, dtype))
         assert (found.dtype, found.tobytes()) == (narrow.dtype, narrow.tobytes())
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_numbers_of_64_bits_are_read_as_such():
     engine = Engine(Told(), ArraySpec("", "float64", (4,)), sizes=(32,))
-    words = engine.pack(SEEN[None].astype(np.float64))
-    (row,) = engine.step(np.concatenate([np.zeros((1, engine.state_width), np.int32), words], 1))
+    layout = engine.layout
+    words = layout.pack(SEEN[None].astype(np.float64))
+    (row,) = engine.step(layout.give(layout.make_rows(1), words))
     assert row[PREVIOUS] == VALUES.argmax()
 
 
 def test_an_episode_that_has_not_begun_begins_at_the_beginning():
     """Whatever is in the rest of its row."""
-    engine = told()
-    rows = np.full((1, engine.state_width), 0x12345678, np.int32)
+    layout = told().layout
+    rows = layout.make_rows(1)
+    rows[:] = 0x12345678
     rows[0, [BEGUN, EPSILON, TEMPERATURE]] = 0
-    (row,) = engine.step(np.concatenate([rows, engine.pack(np.ones((1, 4), np.int32))], 1))
-    found = engine.read(row)
+    (row,) = told().step(layout.give(rows, layout.pack(np.ones((1, 4), np.int32))))
+    found = layout.state(row)
     np.testing.assert_array_equal(found["flags"], [False, True, False])
     assert found["count"] == 7 + 4
 
@@ -251,7 +256,7 @@ VALUES = SEEN / 2
 
 def heads(count: int, *, epsilon: float = 0.0, temperature: float = 0.0) -> np.ndarray:
     """Rows of episodes with random streams of their own, at steps of their own."""
-    rows = np.zeros((count, told().state_width), np.int32)
+    rows = told().layout.make_rows(count)
     for index, row in enumerate(rows):
         row[KEY] = np.frombuffer(derive_key(3, index), np.int32)
         row[STEP] = index % 5
@@ -263,8 +268,8 @@ def heads(count: int, *, epsilon: float = 0.0, temperature: float = 0.0) -> np.n
 
 def draw(rows: np.ndarray, seen: np.ndarray = SEEN) -> np.ndarray:
     """What the episodes do, in batches of 64."""
-    words = told().pack(np.tile(seen, (len(rows), 1)))
-    given = np.concatenate([rows, words], 1)
+    layout = told().layout
+    given = layout.give(rows, layout.pack(np.tile(seen, (len(rows), 1))))
     parts = [told().step(given[at : at + 64]) for at in range(0, len(given), 64)]
     return np.concatenate(parts)[:, PREVIOUS]
 
@@ -314,7 +319,8 @@ def test_greedy_episodes_draw_nothing():
     rows = heads(64)
     rows[::2] = heads(64, temperature=50.0)[::2]
     assert (draw(rows)[1::2] == 1).all()
-    given = np.concatenate([rows, told().pack(np.tile(SEEN, (64, 1)))], 1)
+    layout = told().layout
+    given = layout.give(rows, layout.pack(np.tile(SEEN, (64, 1))))
     np.testing.assert_array_equal(
         told().step(given)[:, KEY.start : HEAD], rows[:, KEY.start : HEAD]
     )
@@ -324,12 +330,12 @@ def test_greedy_episodes_draw_nothing():
 
 
 def test_nothing_is_compiled_once_an_engine_is_made(caplog):
-    engine, seen = told(), np.ones((64, 4), np.int32)
+    engine, layout, seen = told(), told().layout, np.ones((64, 4), np.int32)
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         jax.jit(lambda x: x * 3)(seen)
         assert "Compiling" in caplog.text  # it would be seen
         caplog.clear()
         for size in (1, 2, 31, 32, 33, 64):
-            rows = np.concatenate([heads(size, epsilon=0.5), engine.pack(seen[:size])], 1)
-            engine.read(engine.step(rows)[0])
+            given = layout.give(heads(size, epsilon=0.5), layout.pack(seen[:size]))
+            layout.state(engine.step(given)[0])
     assert "Compiling" not in caplog.text

@@ -18,6 +18,7 @@ from cores import (
     Serving,
     act,
     again,
+    assert_same_details,
     clock_of,
     held,
     make_cores,
@@ -29,8 +30,7 @@ from cores import (
 )
 
 from bigserve.convert import read_record, write_record
-from bigserve.core import NOTHING
-from bigserve.engine import KEY
+from bigserve.core import NO_DETAILS, NOTHING
 from bigserve.episodes import UNKNOWN, Episode, Episodes, Rule, derive_key
 from bigserve.errors import (
     AlreadyExists,
@@ -40,6 +40,7 @@ from bigserve.errors import (
     Problem,
     Unavailable,
 )
+from bigserve.layout import KEY
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ async def test_a_slot_that_is_used_again_has_nothing_of_the_episode_before(servi
         assert second.slot == first.slot
         ((record,), _) = await core.export("you", ["b"], close=False)
         assert (record.next_step, record.action, record.state) == (0, 0, {})
-        assert record.observation is record.details is NOTHING
+        assert record.observation is NOTHING and record.details is NO_DETAILS
         assert record.key != derive_key(1, 0)
         row = core.models[0].rows[second.slot].copy()
         row[KEY] = 0
@@ -273,7 +274,7 @@ async def test_an_explanation_is_of_the_last_step(serving):
         clock_of(core).now += 1
         found = await core.explain("me", "a")
         assert (found.step, found.action) == (1, LISTEN)
-        np.testing.assert_allclose(found.details[-2:], [0.85, 0.15], rtol=1e-6)
+        np.testing.assert_allclose(found.details.belief, [0.85, 0.15], rtol=1e-6)
         assert found.explanation is not None and found.explanation.state == "T1"
         assert core.episodes.deadline[0] == deadline
         await core.end("me", ["a"])
@@ -300,7 +301,7 @@ async def test_an_episode_goes_on_elsewhere_to_the_last_bit(serving):
         assert await core.import_("me", record) is None  # it is here already
         retried = await act(other, ["a"], [1], [T1])
         assert retried.duplicates == [0]
-        np.testing.assert_array_equal(retried.details, last.details)
+        assert_same_details(retried, last)
         shown, action = T1, last.actions
         for step in range(2, 12):
             is_over = shown is GOLD or shown is END
@@ -308,7 +309,7 @@ async def test_an_episode_goes_on_elsewhere_to_the_last_bit(serving):
             one, two = [await act(where, ["a"], [step], [shown]) for where in (core, other)]
             assert not one.faults and not two.faults
             assert one.actions == two.actions
-            np.testing.assert_array_equal(one.details, two.details)
+            assert_same_details(one, two)
             action = one.actions
         found = await core.import_("me", record)
         assert found is not None and found.problem == Problem.EPISODE_EXISTS
@@ -346,7 +347,7 @@ async def test_a_record_stays_as_it_was_while_others_are_waited_for(serving):
         held(core.models[0]).gate.set()
         await acting
         ((a, _), _) = await exporting
-        np.testing.assert_allclose(a.details[-2:], [0.85, 0.15], rtol=1e-6)
+        np.testing.assert_allclose(a.details.belief, [0.85, 0.15], rtol=1e-6)
 
 
 @run

@@ -12,6 +12,7 @@ from cores import (
     T1,
     Serving,
     act,
+    block,
     held,
     make_cores,
     problems,
@@ -56,7 +57,7 @@ async def test_a_batch_that_cannot_be_made_holds_nobody_up(serving, monkeypatch)
     async with serving() as core:
         start(core, ["a"])
         with monkeypatch.context() as patch:
-            patch.setattr(held(core.models[0]), "pack", _broken, raising=False)
+            patch.setattr(core.models[0].layout, "pack", _broken)
             first = act(core, ["a"], [0], [S0])
             assert problems(await first) == {0: "INTERNAL"}
         assert await walk(core, "a", [S0]) == [LISTEN]
@@ -67,9 +68,9 @@ async def test_a_batch_that_cannot_be_made_holds_nobody_up(serving, monkeypatch)
 async def test_what_was_told_before_a_batch_failed_is_told_once(serving, monkeypatch):
     async with serving() as core:
         start(core, ["a", "b"])
-        monkeypatch.setattr(held(core.models[0]), "pack", _broken, raising=False)
+        monkeypatch.setattr(core.models[0].layout, "pack", _broken)
         told: list[Acted] = []
-        late = Act("me", ["a"], [0], lambda _: S0.tobytes(), 0.0, 0.0, told.append)
+        late = Act("me", ["a"], [0], [block([S0])], 0.0, 0.0, told.append)
         core.act(late)
         await act(core, ["b"], [0], [S0])
         assert [problems(acted) for acted in told] == [{0: "ITEM_TOO_LATE"}]
@@ -81,7 +82,7 @@ async def test_one_who_cannot_be_told_holds_nobody_up(serving):
     async with serving() as core:
         start(core, ["a", "b"])
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        core.act(Act("me", ["a"], [0], lambda _: S0.tobytes(), math.inf, 0.0, _broken))
+        core.act(Act("me", ["a"], [0], [block([S0])], math.inf, 0.0, _broken))
         acting = act(core, ["b"], [0], [S0])
         await asyncio.sleep(0)
         await core.models[0].worker.call(lambda: None)  # comes after the batch

@@ -121,3 +121,16 @@ def test_warnings_are_logged(capsys):
         logging.captureWarnings(True)  # which `catch_warnings` took back
         warnings.warn("worn out", stacklevel=1)
     assert "worn out" in json.loads(capsys.readouterr().err)["message"]
+
+
+def test_a_place_logs_so_many_lines_a_minute_and_says_how_many_it_left_out(capsys):
+    logs.configure("info", "json")
+    now = [0.0]
+    (handler,) = [h for h in logging.getLogger().handlers if h.name == "bigserve"]
+    handler.filters[:] = [logs.Rate(3, clock=lambda: now[0])]
+    for number in range(11):
+        now[0] = 61.0 if number == 10 else 0.0
+        logger.warning("bad input")
+    logger.warning("something else")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line.get("left_out") for line in lines] == [None, None, None, 7, None]

@@ -5,8 +5,9 @@ import os
 
 from cores import run
 
-from bigproto.v1 import policy_pb2 as wire
-from bigserve.replies import IN_FLIGHT, Place, Replies
+from bigserve.bounds import Bounds
+from bigserve.config import LimitsConfig
+from bigserve.replies import Awaited, Replies
 from bigserve.worker import Done, Worker
 
 
@@ -18,16 +19,24 @@ class Client:
         self.takes = asyncio.Event()
         self.takes.set()
 
-    async def write(self, reply: wire.ActReply) -> None:
+    async def write(self, data: bytes) -> None:
         await self.takes.wait()
-        self.taken.append(reply.request_id)
+        self.taken.append(int(data))
 
 
-def expect(replies: Replies, count: int) -> list[Place]:
-    places = [Place() for _ in range(count)]
-    for place in places:
-        replies.expect(place)
-    return places
+MOST = 16
+
+
+def replies_to(client: Client, bounds: Bounds | None = None) -> Replies:
+    bounds = bounds or Bounds(LimitsConfig())
+    return Replies(client.write, bounds.enter("me", streams=True), MOST)
+
+
+def expect(replies: Replies, count: int, size: int = 1) -> list[Awaited]:
+    awaited = [Awaited(size) for _ in range(count)]
+    for one in awaited:
+        replies.expect(one)
+    return awaited
 
 
 async def settle() -> None:
@@ -38,11 +47,11 @@ async def settle() -> None:
 @run
 async def test_replies_wait_for_those_before_them():
     client = Client()
-    replies = Replies(client)
+    replies = replies_to(client)
     writer = asyncio.create_task(replies.write())
-    places = expect(replies, 3)
+    awaited = expect(replies, 3)
     for number, want in ((2, []), (0, [0]), (1, [0, 1, 2])):
-        replies.fill(places[number], wire.ActReply(request_id=number))
+        replies.fill(awaited[number], b"%d" % number)
         await settle()
         assert client.taken == want
     replies.end()
@@ -52,12 +61,12 @@ async def test_replies_wait_for_those_before_them():
 @run
 async def test_a_reply_may_be_there_before_it_is_expected():
     client = Client()
-    replies = Replies(client)
+    replies = replies_to(client)
     writer = asyncio.create_task(replies.write())
     await settle()
-    place = Place()
-    replies.fill(place, wire.ActReply(request_id=5))
-    replies.expect(place)
+    one = Awaited(1)
+    replies.fill(one, b"5")
+    replies.expect(one)
     await settle()
     assert client.taken == [5]
     replies.end()
@@ -67,13 +76,13 @@ async def test_a_reply_may_be_there_before_it_is_expected():
 @run
 async def test_the_writer_ends_after_the_last_reply_and_not_before():
     client = Client()
-    replies = Replies(client)
-    (place,) = expect(replies, 1)
+    replies = replies_to(client)
+    (one,) = expect(replies, 1)
     replies.end()
     writer = asyncio.create_task(replies.write())
     await settle()
     assert not writer.done()
-    replies.fill(place, wire.ActReply(request_id=1))
+    replies.fill(one, b"1")
     await asyncio.wait_for(writer, 5)
     assert client.taken == [1]
 
@@ -82,18 +91,58 @@ async def test_the_writer_ends_after_the_last_reply_and_not_before():
 async def test_there_is_room_again_once_one_is_written():
     client = Client()
     client.takes.clear()
-    replies = Replies(client)
+    replies = replies_to(client)
     writer = asyncio.create_task(replies.write())
-    for number, place in enumerate(expect(replies, IN_FLIGHT)):
-        replies.fill(place, wire.ActReply(request_id=number))
+    for number, one in enumerate(expect(replies, MOST)):
+        replies.fill(one, b"%d" % number)
     room = asyncio.create_task(replies.make_room())
     await settle()
-    assert replies.full and not room.done()
+    assert replies.is_full and not room.done()
     client.takes.set()
     await asyncio.wait_for(room, 5)
     replies.end()
     await asyncio.wait_for(writer, 5)
-    assert client.taken == list(range(IN_FLIGHT))
+    assert client.taken == list(range(MOST))
+
+
+@run
+async def test_bytes_are_held_until_they_are_written():
+    """Those of a request until its reply is there, then those of the reply."""
+    client, bounds = Client(), Bounds(LimitsConfig())
+    client.takes.clear()
+    replies = replies_to(client, bounds)
+    writer = asyncio.create_task(replies.write())
+    first, second, third = expect(replies, 3, size=100)
+    early = Awaited(100)
+    replies.fill(early, b"7" * 9)
+    replies.expect(early)
+    assert bounds.held == 309
+    replies.fill(first, b"1" * 10)
+    replies.fill(second, b"2" * 20)
+    await settle()
+    assert bounds.held == 10 + 20 + 100 + 9
+    client.takes.set()
+    await settle()
+    assert bounds.held == 109
+    replies.fill(third, b"3" * 30)
+    replies.end()
+    await asyncio.wait_for(writer, 5)
+    assert bounds.held == 0
+
+
+@run
+async def test_what_is_dropped_is_held_no_more_but_for_what_is_being_written():
+    client, bounds = Client(), Bounds(LimitsConfig())
+    client.takes.clear()
+    replies = replies_to(client, bounds)
+    writer = asyncio.create_task(replies.write())
+    awaited = expect(replies, 5, size=100)
+    replies.fill(awaited[0], b"1" * 10)
+    await settle()
+    replies.drop()
+    replies.fill(awaited[3], b"1" * 1000)  # its step was under way
+    assert bounds.held == 10
+    writer.cancel()
 
 
 @run

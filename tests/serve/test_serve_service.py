@@ -12,9 +12,12 @@ import grpc
 import pytest
 from bundles import EXACT
 from cores import S0, T1, Serving, again, held, make_cores, run, settings, start
+from google.protobuf.message_factory import GetMessageClass
 from grpc.aio import EOF  # pyright: ignore[reportAttributeAccessIssue]: generated at run time
 
 from bigproto.v1 import policy_pb2 as wire
+from bigserve.bounds import Bounds
+from bigserve.calls import Calls
 from bigserve.convert import write_array
 from bigserve.core import Core
 from bigserve.metrics import Metrics
@@ -34,8 +37,9 @@ class Context:
     """What gRPC hands to a call: requests to read, a client that takes replies or does not."""
 
     def __init__(self, requests: Iterable[Any] = (), remaining: float | None = None):
-        self._requests = iter(requests)
+        self.requests = iter(requests)
         self._remaining = remaining
+        self._done: list[Any] = []
         self.num_read = 0
         self.replies: list[wire.ActReply] = []
         self.takes_replies = asyncio.Event()
@@ -58,18 +62,56 @@ class Context:
 
     async def read(self) -> Any:
         await asyncio.sleep(0)
-        request = next(self._requests, EOF)
+        request = next(self.requests, EOF)
         self.num_read += request is not EOF
-        return request
+        return request if request is EOF else request.SerializeToString()
 
-    async def write(self, reply: wire.ActReply) -> None:
+    async def send_initial_metadata(self, _: tuple) -> None:
+        pass
+
+    async def write(self, data: bytes) -> None:
         await self.takes_replies.wait()
-        self.replies.append(reply)
+        self.replies.append(wire.ActReply.FromString(data))
+
+    def add_done_callback(self, callback: Any) -> None:
+        self._done.append(callback)
+
+    def finish(self) -> None:
+        """Tells that the call is over, as gRPC does."""
+        for callback in self._done:
+            callback(self)
 
 
-def service_of(core: Core, *, trusted: bool = True) -> PolicyService:
-    authenticator = Authenticator(None, False, trusted)
-    return PolicyService(core, settings(), authenticator, Sealer(b"k" * 32), Metrics(), "1.2")
+class Offered:
+    """The methods of a service as gRPC has them, but for messages in place of bytes."""
+
+    def __init__(self, name: str, servicer: Any, *, trusted: bool = True, **limits: Any):
+        bounds = Bounds(settings(**limits).limits)
+        self._calls = Calls(Authenticator(None, False, trusted), bounds, Metrics())
+        self._service = wire.DESCRIPTOR.services_by_name[name]
+        self._servicer = servicer
+
+    def __getattr__(self, name: str) -> Any:
+        method = self._service.methods_by_name[name]
+        serve = getattr(self._servicer, name)
+        handler: Any = self._calls.handler(method, serve, self._calls.identify)
+
+        async def call(request: Any, context: Context) -> Any:
+            try:
+                if method.client_streaming:
+                    return await handler.stream_stream(None, context)
+                context.requests = iter([request])
+                data = await handler.stream_unary(None, context)
+                return GetMessageClass(method.output_type).FromString(data)
+            finally:
+                context.finish()
+
+        return call
+
+
+def service_of(core: Core, *, trusted: bool = True, **limits: Any) -> Any:
+    service = PolicyService(core, settings(**limits), Sealer(b"k" * 32), Metrics(), "1.2")
+    return Offered("Policy", service, trusted=trusted, **limits)
 
 
 async def fail(call: Any, request: Any, context: Context | None = None) -> tuple:
@@ -240,8 +282,7 @@ def load(core: Core, folder: Path, told: list[list[str]], *, trusted: bool = Tru
     async def announce() -> None:
         told.append(core.models.names)
 
-    authenticator = Authenticator(None, False, trusted)
-    return AdminService(core, folder, authenticator, Metrics(), announce).LoadModel
+    return Offered("Admin", AdminService(core, folder, announce), trusted=trusted).LoadModel
 
 
 @run

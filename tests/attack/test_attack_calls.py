@@ -1,0 +1,98 @@
+"""Mutated calls by the thousand: the server answers each, stays as it was, and harms nobody."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from calls import Attacker
+from launch import QUICK, TIGER, Server, serving
+from subject import Subject
+from walking import World, walk
+from wire import Stream, channel_to
+
+from bigproto.v1 import policy_pb2 as pb
+from bigproto.v1 import policy_pb2_grpc
+
+GOOD, BAD = "0123456789abcdef", "fedcba9876543210"
+WARM_UP = 1000
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"good caller {GOOD}\nbad caller {BAD}\n")
+    with serving(TIGER, **QUICK, tokens=tokens, **{"log-format": "json"}) as server:
+        yield server
+
+
+class Bystander(threading.Thread):
+    """Plays the same episodes again and again, by calls and by streams, to the same last bit."""
+
+    def __init__(self, address: str):
+        super().__init__()
+        self._address, self._stops = address, threading.Event()
+        self.error: BaseException | None = None
+        self.num_episodes, self.slowest = 0, 0.0
+
+    def run(self) -> None:
+        try:
+            with channel_to(self._address, token=GOOD) as channel:
+                self._play(policy_pb2_grpc.PolicyStub(channel))
+        except BaseException as error:
+            self.error = error
+
+    def _play(self, stub: policy_pb2_grpc.PolicyStub) -> None:
+        (model,) = stub.Describe(pb.DescribeRequest()).models
+        subject, wanted = Subject(model), {}
+        while not self._stops.is_set():
+            seed, began = self.num_episodes % 8, time.monotonic()
+            (episode,) = stub.Start(pb.StartRequest(seed=seed)).episode_ids
+            if self.num_episodes % 2:
+                with Stream(stub) as stream:
+                    found = walk(stream.ask, subject, episode, world=World(seed))
+            else:
+                found = walk(stub.Act, subject, episode, world=World(seed))
+            assert found == wanted.setdefault(seed, found)
+            assert not stub.End(pb.EndRequest(episode_ids=[episode])).errors
+            self.num_episodes += 1
+            self.slowest = max(self.slowest, time.monotonic() - began)
+
+    def stop(self) -> None:
+        self._stops.set()
+        self.join()
+
+
+def resident(server: Server) -> int:
+    """Kilobytes of memory that the server has."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def test_mutated_calls_are_answered_and_harm_nobody(server, num_calls):
+    bystander = Bystander(server.address)
+    bystander.start()
+    attacker = Attacker(server.address, BAD, seed=0)
+    try:
+        asyncio.run(attacker.attack(WARM_UP))
+        before = resident(server)
+        asyncio.run(attacker.attack(num_calls))
+        after = resident(server)
+    finally:
+        bystander.stop()
+    assert bystander.error is None
+    assert bystander.num_episodes >= 16, bystander.num_episodes
+    assert after <= 1.2 * before, (before, after)
+    # Much was tried, and some of it made sense.
+    assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "left", "frames"} <= set(
+        attacker.ends
+    )
+    lines = [json.loads(line) for line in server.log.splitlines()]
+    # grpcio logs metadata that it cannot decode, as bad input, at the rate that there is for that.
+    odd = {line["logger"] for line in lines if line["level"] != "info"}
+    assert odd <= {"grpc._cython.cygrpc"}, [line for line in lines if line["level"] != "info"]
+    assert len(server.log) < 1_000_000
