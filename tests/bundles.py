@@ -22,7 +22,7 @@ from bigtrain import (
     envs,
     solve,
 )
-from bigtrain.belief import Posterior
+from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.container import seal, unseal
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.inference import FiniteInference
@@ -78,10 +78,10 @@ def learned(
     counts = {"num_contexts": cmdp.num_contexts, "num_actions": cmdp.num_actions}
     config = PolicyConfig(SMALL, core=core, core_width=5)
     network = ValueNetwork(seen, config=config, key=keys[0], **counts)
-    tracker: Posterior | FiniteInference = FiniteInference(cmdp)
+    inference: AmortisedInference | FiniteInference = FiniteInference(cmdp)
     if belief == "learned":
-        tracker = shaken(
-            Posterior(
+        inference = shaken(
+            AmortisedInference(
                 seen,
                 context_prior=cmdp.context_prior,
                 num_actions=cmdp.num_actions,
@@ -102,7 +102,7 @@ def learned(
     baseline = jnp.asarray(0.3) if core == "gru" else 0.3  # either is allowed, and they differ
     return dataclasses.replace(
         result,
-        policy=NetworkPolicy(tracker, shaken(network, seed=0), baseline, 1.7, cmdp.gamma),
+        policy=NetworkPolicy(inference, shaken(network, seed=0), baseline, 1.7, cmdp.gamma),
         successor=shaken(successor, seed=2),
         expert=None,
     )

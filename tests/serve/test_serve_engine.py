@@ -17,7 +17,7 @@ from bigserve.episodes import derive_key
 from bigserve.layout import BEGUN, EPSILON, HEAD, KEY, PREVIOUS, STEP, TEMPERATURE
 from bigserve.models import DTYPES
 from bigtrain import envs, load_bundle
-from bigtrain.belief import Belief, Posterior
+from bigtrain.belief import AmortisedInference, Categorical
 from bigtrain.bundle import ArraySpec
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
@@ -37,12 +37,12 @@ NUM_FOLLOWED, LARGEST = 10, 70
 # ── policies ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def network_policy(tracker: Any, seen: np.ndarray, config: NetworkConfig, core: Any) -> Policy:
+def network_policy(inference: Any, seen: np.ndarray, config: NetworkConfig, core: Any) -> Policy:
     config_ = PolicyConfig(config, core=core, core_width=5)
     network = ValueNetwork(
         jnp.asarray(seen), num_contexts=2, num_actions=3, config=config_, key=jax.random.key(0)
     )
-    return NetworkPolicy(tracker, shaken(network, seed=0), 0.3, 1.7, TIGER.gamma)
+    return NetworkPolicy(inference, shaken(network, seed=0), 0.3, 1.7, TIGER.gamma)
 
 
 def make(name: str, folder: Any) -> tuple[Policy, np.ndarray]:
@@ -58,7 +58,7 @@ def make(name: str, folder: Any) -> tuple[Policy, np.ndarray]:
         return network_policy(FiniteInference(TIGER), seen, NetworkConfig(width=8), "none"), seen
     seen = np.random.default_rng(0).integers(256, size=(6, 7), dtype=np.uint8)  # no whole words
     config = NetworkConfig(width=6, depth=2)
-    tracker = Posterior(
+    inference = AmortisedInference(
         jnp.asarray(seen),
         context_prior=(0.6, 0.4),
         num_actions=3,
@@ -66,7 +66,7 @@ def make(name: str, folder: Any) -> tuple[Policy, np.ndarray]:
         core_width=5,
         key=jax.random.key(1),
     )
-    return network_policy(shaken(tracker, seed=1), seen, config, "gru"), seen
+    return network_policy(shaken(inference, seed=1), seen, config, "gru"), seen
 
 
 @pytest.mark.parametrize("name", ["exact", "learned", "odd bytes", "no memory"])
@@ -176,7 +176,7 @@ class Told(Policy):
         }
         values = observation / 2
         greedy = jax.nn.one_hot(jnp.argmax(values), 4)
-        belief = Belief(jnp.log(jnp.array([0.5, 0.5])))
+        belief = Categorical(jnp.log(jnp.array([0.5, 0.5])))
         return after, Decision(greedy, values, belief, jnp.asarray(False))
 
 

@@ -40,8 +40,8 @@ class Disk:
     """A disk that is full for the first writes, or for all."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, full_for: float):
-        self.writes, self._full_for, self._writing = 0, full_for, snapshot.writing
-        monkeypatch.setattr(snapshot, "writing", self._write)
+        self.writes, self._full_for, self._writing = 0, full_for, snapshot.atomic_write
+        monkeypatch.setattr(snapshot, "atomic_write", self._write)
 
     def _write(self, path: Path):
         self.writes += 1
