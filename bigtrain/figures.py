@@ -23,7 +23,6 @@ from matplotlib.patches import Patch
 
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import PredictiveReward
-from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.policy import Policy, PolicyActor
 from bigtrain.problem import Simulator
 from bigtrain.result import FitResult
@@ -92,7 +91,7 @@ def draw_reward(reward: PredictiveReward) -> Figure:
     problem is not finite, there is a bar for the weight of each feature.
     """
     cmdp = reward.cmdp
-    if not isinstance(cmdp, TabularCMDP):
+    if not cmdp.is_finite:
         weights = np.asarray(reward.weights)
         names = [f"feature {index}" for index in range(len(weights))]
         variance, marked = np.diagonal(np.asarray(reward.covariance)), np.zeros(len(weights), bool)
@@ -208,7 +207,7 @@ def _draw_bars(
 
 
 def _draw_cells(
-    cmdp: TabularCMDP,
+    cmdp: Simulator,
     table: Float[np.ndarray, "state action"],
     marked: Bool[np.ndarray, "state action"],
 ) -> Figure:

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Evaluation, Regret, Reward, evaluate
 from bigtrain.exploration import PredictiveReward
-from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.evaluation import regret
 from bigtrain.finite.exact.bayes import BayesSolution
 from bigtrain.policy import Policy
@@ -80,7 +79,7 @@ class FitResult(Generic[Problem, Proof]):
 
     def regret(self, reward: PredictiveReward | None = None) -> Regret:
         """The policy's regret under the inferred reward, or under another; finite problems only."""
-        if not isinstance(self.cmdp, TabularCMDP):
+        if not self.cmdp.is_finite:
             raise ConfigError(
                 "Regret is known of finite problems only. Compare returns by `evaluate`."
             )

@@ -23,7 +23,7 @@ from bigtrain import (
     solve,
 )
 from bigtrain.belief import AmortisedInference
-from bigtrain.bundle.container import seal, unseal
+from bigtrain.storage.container import seal, unseal
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig

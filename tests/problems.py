@@ -8,14 +8,19 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from numpy.typing import ArrayLike, NDArray
 
+from bigtrain.belief import BeliefState
 from bigtrain.data import Demonstrations
 from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.transitions import Transitions
+from bigtrain.policy import Decision, Policy
 from bigtrain.problem import CMDP
+from bigtrain.reward.expert import ExpertData, expert_data
 
 KAELBLING_VALUE = 3.770189
 """The Bayes-optimal value of `kaelbling_tiger` from its start, to 6 decimals."""
@@ -208,6 +213,30 @@ class Hidden(CMDP):
             return super().transition_log_prob(state, action, next_state, context)
         places = state["place"], action, next_state["place"], context
         return self.inner.transition_log_prob(*places)
+
+
+@final
+class Watchful(Policy):
+    """Acts on the state alone, by a table, but knows what the exact filter believes."""
+
+    cmdp: TabularCMDP
+    table: Float[np.ndarray | Array, "state action"]
+
+    def init(self) -> BeliefState:
+        return FiniteInference(self.cmdp).init()
+
+    def step(
+        self, state: BeliefState, observation: Shaped[Array, "..."], previous_action: Int[Array, ""]
+    ) -> tuple[BeliefState, Decision]:
+        inference = FiniteInference(self.cmdp)
+        state, info = inference.update(state, inference.encode(observation), previous_action)
+        probs = jnp.asarray(self.table)[state.last]
+        return state, Decision(probs, 0 * probs, inference.belief(state), info.impossible)
+
+
+def expert_data_of(cmdp: TabularCMDP, demonstrations: Demonstrations) -> ExpertData:
+    """The demonstrations as the likelihood wants them, with contexts inferred exactly."""
+    return expert_data(cmdp, demonstrations.trajectories(cmdp), FiniteInference(cmdp))
 
 
 def as_seen(cmdp: TabularCMDP, demonstrations: Demonstrations) -> Demonstrations:

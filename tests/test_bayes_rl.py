@@ -15,26 +15,42 @@ import pytest
 from problems import Hidden, dense, kaelbling_tiger, random_cmdp
 
 from bigtrain import CostOfExploration, Event, Fixed, TabularCMDP, envs
-from bigtrain.bayes_rl import BayesRLConfig, RolloutConfig, backups
+from bigtrain.bayes_rl import (
+    BayesRLConfig,
+    Learner,
+    MemberParams,
+    RolloutConfig,
+    SampledTargets,
+    ValuesStage,
+    prepare_linear,
+    weigh_errors,
+)
+from bigtrain.bayes_rl.actor import ValueActor, spread_epsilon, unroll
 from bigtrain.bayes_rl.config import paper_tiger_maze, paper_tiger_treasure
-from bigtrain.bayes_rl.lanes import Lanes, roll_out
-from bigtrain.bayes_rl.learn import make_learner
-from bigtrain.bayes_rl.learner import Learner, track, weigh_errors
-from bigtrain.bayes_rl.rewards import Numbers, RewardModel, prepare
-from bigtrain.belief import Belief, ExactFilter, Posterior, filter_trajectory
+from bigtrain.belief import (
+    AmortisedInference,
+    BeliefState,
+    Categorical,
+    ExactInference,
+    InferenceModel,
+)
+from bigtrain.data import replay
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import PredictiveReward
-from bigtrain.finite import hyperstate_table as hyperstates
+from bigtrain.finite import hyperstate_table as tables
 from bigtrain.finite.evaluation import never_exploring_value
 from bigtrain.finite.exact import solve_bayes
 from bigtrain.finite.exact.bayes import BayesConfig
-from bigtrain.finite.hyperstate_table import Met
+from bigtrain.finite.hyperstate_table import HyperstateTable
 from bigtrain.finite.inference import FiniteInference
+from bigtrain.finite.swept import SweptTargets, TableRewards, prepare_tables
+from bigtrain.learning import heads
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.phases.learn import LearnedPolicy, learn_policies
+from bigtrain.phases.route import route
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 from bigtrain.policy.network import Core
-from bigtrain.problem import NO_ACTION
+from bigtrain.problem import NO_ACTION, Simulator, Trajectories
 from bigtrain.runs import Callback, metric_values
 
 TIGER = envs.make("tiger-treasure")
@@ -67,92 +83,120 @@ def value_network(cmdp: TabularCMDP, core: Core = "none") -> ValueNetwork:
     return network.with_head(jax.random.normal(jax.random.key(1), network.head.shape))
 
 
-def tiger_learner(config: BayesRLConfig) -> tuple[Learner, Numbers]:
+def learner_of(
+    cmdp: Simulator, config: BayesRLConfig = SMALL, inference: InferenceModel | None = None
+) -> Learner:
+    """The learner that a problem gets, of rewards in a table."""
+    chosen = route(cmdp)
+    inference = inference or chosen.exact_inference()
+    assert inference is not None
+    return chosen.learner(inference, TableRewards(), config)[0]
+
+
+def tiger_learner(config: BayesRLConfig) -> tuple[Learner, MemberParams]:
     """A learner of the tiger, and the numbers of its only member."""
-    model, numbers = prepare(TIGER, [np.repeat(TIGER_REWARD[:, None], 3, 1)], [1e-3], None)
-    return make_learner(TIGER, model, config), jax.tree.map(lambda leaf: leaf[0], numbers)
+    _, members = prepare_tables(TIGER, [np.repeat(TIGER_REWARD[:, None], 3, 1)], [1e-3])
+    return learner_of(TIGER, config), jax.tree.map(lambda leaf: leaf[0], members)
+
+
+@eqx.filter_jit
+def roll_out(
+    cmdp: TabularCMDP,
+    network: ValueNetwork,
+    key: jax.Array,
+    *,
+    num_envs: int,
+    horizon: int,
+    epsilon: float,
+) -> Trajectories:
+    """ε-greedy episodes end to end, by the exact filter."""
+    inference, num_uses = FiniteInference(cmdp), num_envs * (horizon + 1)
+    actor = ValueActor(
+        inference,
+        inference.state_encoder(cmdp, num_uses),
+        network,
+        cmdp.encoder(network.encode, num_uses),
+        spread_epsilon(epsilon, num_envs),
+    )
+    return cmdp.collect(actor, key, num_envs=num_envs, horizon=horizon, restart=True)
 
 
 @functools.cache
-def tiger_lanes(core: Core = "none", epsilon: float = 0.5) -> Lanes:
-    return eqx.filter_jit(roll_out)(
-        TIGER,
-        ExactFilter(TIGER),
-        value_network(TIGER, core),
-        jax.random.key(2),
-        num_lanes=8,
-        horizon=40,
-        epsilon=epsilon,
-    )
+def tiger_trajectories(core: Core = "none", epsilon: float = 0.5) -> Trajectories:
+    network, key = value_network(TIGER, core), jax.random.key(2)
+    return roll_out(TIGER, network, key, num_envs=8, horizon=40, epsilon=epsilon)
 
 
-def split(lanes: Lanes) -> list[tuple[int, slice]]:
-    """The episodes of lanes: the lane, and the moments."""
+def split(trajectories: Trajectories) -> list[tuple[int, slice]]:
+    """The episodes of trajectories: the row, and the moments."""
     episodes = []
-    for lane, previous in enumerate(np.asarray(lanes.previous)):
-        begins = np.flatnonzero(previous == NO_ACTION)
-        ends = [*begins[1:], len(previous)]
-        episodes += [(lane, slice(*span)) for span in zip(begins, ends, strict=True)]
+    for row, first in enumerate(np.asarray(trajectories.first)):
+        begins = np.flatnonzero(first)
+        ends = [*begins[1:], len(first)]
+        episodes += [(row, slice(*span)) for span in zip(begins, ends, strict=True)]
     return episodes
 
 
-# ── lanes ────────────────────────────────────────────────────────────────────────────────────────
+# ── trajectories ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_episode_begins_after_an_absorbing_moment_and_nowhere_else():
-    lanes = tiger_lanes()
-    assert lanes.actions.shape == (8, 41)
-    np.testing.assert_array_equal(lanes.absorbing, lanes.states == ST)
-    begins = np.asarray(lanes.previous) == NO_ACTION
+    trajectories = tiger_trajectories()
+    assert trajectories.actions.shape == (8, 41) and trajectories.mask.all()
+    absorbing = np.asarray(jax.vmap(jax.vmap(TIGER.is_absorbing))(trajectories.states))
+    np.testing.assert_array_equal(absorbing, trajectories.states == ST)
+    begins, previous = np.asarray(trajectories.first), np.asarray(trajectories.previous_actions)
+    np.testing.assert_array_equal(begins, previous == NO_ACTION)
     assert begins[:, 0].all() and begins[:, 1:].sum() > 20
-    np.testing.assert_array_equal(begins[:, 1:], lanes.absorbing[:, :-1])
-    np.testing.assert_array_equal(lanes.states[begins], S0)
-    went_on = np.asarray(lanes.previous)[:, 1:][~begins[:, 1:]]
-    np.testing.assert_array_equal(went_on, lanes.actions[:, :-1][~begins[:, 1:]])
+    np.testing.assert_array_equal(begins[:, 1:], absorbing[:, :-1])
+    np.testing.assert_array_equal(trajectories.states[begins], S0)
+    went_on = previous[:, 1:][~begins[:, 1:]]
+    np.testing.assert_array_equal(went_on, trajectories.actions[:, :-1][~begins[:, 1:]])
 
 
-def test_episodes_of_lanes_are_episodes_of_the_problem():
-    """Each has one context, in which its steps are possible, and the beliefs of the filter."""
-    lanes = tiger_lanes()
+def test_episodes_end_to_end_are_episodes_of_the_problem():
+    """Each has one context, in which its steps are possible, and the beliefs of Bayes' rule."""
+    trajectories = jax.tree.map(np.asarray, tiger_trajectories())
     table = dense(TIGER)
     contexts = []
-
-    @jax.jit
-    def beliefs(states, actions):
-        return filter_trajectory(ExactFilter(TIGER), states, actions[:-1])[0]
-
-    for place in split(lanes):
-        states, actions, own = lanes.states[place], lanes.actions[place], lanes.contexts[place]
+    for place in split(trajectories):
+        states, actions = trajectories.states[place], trajectories.actions[place]
+        own = trajectories.contexts[place]
         assert len(set(own.tolist())) == 1
         contexts.append(int(own[0]))
         assert (table[own[:-1], states[:-1], actions[:-1], states[1:]] > 0).all()
-        want = beliefs(*(jnp.pad(part, (0, 41 - len(part))) for part in (states, actions)))
-        found = lanes.log_beliefs[place]
-        np.testing.assert_allclose(found, want.log_probs[: len(found)], atol=1e-5)
+        likelihood = table[:, states[:-1], actions[:-1], states[1:]].T
+        joint = np.cumprod(np.concatenate([[TIGER.context_prior], likelihood]), axis=0)
+        with np.errstate(divide="ignore"):
+            want = np.log(joint / joint.sum(-1, keepdims=True))
+        np.testing.assert_allclose(trajectories.notes.log_probs[place], want, atol=1e-5)
     assert 0.3 < np.mean(contexts) < 0.7  # of some 60 fair draws: three standard deviations
 
 
-def test_lanes_explore_from_not_at_all_to_twice_epsilon():
+def test_environments_explore_from_not_at_all_to_twice_epsilon():
     network = value_network(TIGER)
     greedy = {}
     for epsilon in (0.0, 0.5):
-        lanes = tiger_lanes(epsilon=epsilon)
-        values = backups.unroll(TIGER, network, lanes) @ network.head.T
-        greedy[epsilon] = np.asarray(lanes.actions == values.argmax(-1))
+        trajectories = tiger_trajectories(epsilon=epsilon)
+        values = unroll(TIGER, network, trajectories) @ network.head.T
+        greedy[epsilon] = np.asarray(trajectories.actions == values.argmax(-1))
     assert greedy[0.0].all() and greedy[0.5][0].all()
     assert 0.1 < greedy[0.5][-1].mean() < 0.6  # a third, by chance: three standard deviations
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
-def test_lanes_unrolled_are_what_the_policy_sees_step_by_step(core):
-    network, lanes = value_network(TIGER, core), tiger_lanes(core)
-    values = np.asarray(backups.unroll(TIGER, network, lanes) @ network.head.T)
+def test_trajectories_unrolled_are_what_the_policy_sees_step_by_step(core):
+    network, trajectories = value_network(TIGER, core), tiger_trajectories(core)
+    values = np.asarray(unroll(TIGER, network, trajectories) @ network.head.T)
     policy = NetworkPolicy(FiniteInference(TIGER), network, 0.0, 1.0, TIGER.gamma)
     step = eqx.filter_jit(policy.step)
-    for place in split(lanes)[-6:]:
+    for place in split(trajectories)[-6:]:
         memory = policy.init()
         for state, previous, want in zip(
-            lanes.states[place], lanes.previous[place], values[place], strict=True
+            trajectories.states[place],
+            trajectories.previous_actions[place],
+            values[place],
+            strict=True,
         ):
             memory, decision = step(memory, TIGER.observe(state), previous)
             np.testing.assert_allclose(decision.values, want, atol=1e-4)
@@ -163,8 +207,9 @@ def test_lanes_unrolled_are_what_the_policy_sees_step_by_step(core):
 INFORMED = jnp.arange(12.0).reshape(2, 6)
 
 
-def met_by_lanes(num_places: int = 64) -> Met:
-    return hyperstates.add_lanes(hyperstates.nothing(num_places, 2), tiger_lanes(), INFORMED)
+def table_met(num_rows: int = 64) -> HyperstateTable:
+    """The hyperstates of the trajectories."""
+    return tables.add_trajectories(tables.empty(num_rows, 2), tiger_trajectories(), INFORMED)
 
 
 def names(states, log_beliefs) -> list[tuple[int, float]]:
@@ -174,85 +219,87 @@ def names(states, log_beliefs) -> list[tuple[int, float]]:
 
 
 def test_each_hyperstate_is_met_once_and_counted():
-    lanes, met = tiger_lanes(), met_by_lanes()
+    trajectories, met = tiger_trajectories(), table_met()
     want: dict[tuple[int, float], int] = {}
-    for name in names(lanes.states, lanes.log_beliefs):
+    for name in names(trajectories.states, trajectories.notes.log_probs):
         want[name] = want.get(name, 0) + 1
     there = np.asarray(met.times) > 0
     found = names(met.states[there], met.log_beliefs[there])
     assert dict(zip(found, met.times[there].astype(int).tolist(), strict=True)) == want
-    assert len(found) == len(want) and met.times.sum() == lanes.states.size
-    again = hyperstates.add_lanes(met, lanes, INFORMED)
+    assert len(found) == len(want) and met.times.sum() == trajectories.states.size
+    again = tables.add_trajectories(met, trajectories, INFORMED)
     np.testing.assert_array_equal(np.sort(again.times), 2 * np.sort(met.times))
 
 
 def test_where_there_is_no_room_the_most_met_stay():
-    all_of_them, few = met_by_lanes(), met_by_lanes(4)
+    all_of_them, few = table_met(), table_met(4)
     np.testing.assert_array_equal(few.times, np.sort(all_of_them.times)[::-1][:4])
 
 
-def worths(met: Met) -> dict[tuple[int, float], float]:
+def values_of(met: HyperstateTable) -> dict[tuple[int, float], float]:
     there = met.times > 0
     found = names(met.states[there], met.log_beliefs[there])
-    return dict(zip(found, met.worth[there].tolist(), strict=True))
+    return dict(zip(found, met.values[there].tolist(), strict=True))
 
 
 def test_what_the_informed_get_is_the_first_guess_and_gives_way_to_what_is_found_out():
-    met = met_by_lanes()
+    met = table_met()
     new = (met.times > 0) & (met.states != S0)
     want = (jnp.exp(met.log_beliefs) * INFORMED.T[met.states]).sum(-1)
-    np.testing.assert_allclose(met.worth[new], want[new], rtol=1e-5)
-    found_out = met._replace(worth=jnp.arange(64.0))
-    assert worths(hyperstates.add_lanes(found_out, tiger_lanes(), INFORMED)) == worths(found_out)
+    np.testing.assert_allclose(met.values[new], want[new], rtol=1e-5)
+    found_out = met._replace(values=jnp.arange(64.0))
+    again = tables.add_trajectories(found_out, tiger_trajectories(), INFORMED)
+    assert values_of(again) == values_of(found_out)
 
 
 def test_what_may_follow_is_by_the_belief_and_the_filter():
     cmdp = random_cmdp(0, num_contexts=3, num_states=4, sparsity=0.4)
     rng = np.random.default_rng(0)
     log_beliefs = jnp.log(jnp.asarray(rng.dirichlet(np.ones(3), 8), jnp.float32))
-    states = jnp.asarray(rng.integers(4, size=8))
-    met = Met(states, log_beliefs, jnp.ones(8), jnp.zeros(8))
-    ahead = hyperstates.look_ahead(cmdp, met)
-    np.testing.assert_allclose(ahead.probs.sum(-1), 1, rtol=1e-5)
+    states = jnp.asarray(rng.integers(4, size=8), jnp.int32)
+    met = HyperstateTable(states, log_beliefs, jnp.ones(8), jnp.zeros(8))
+    successors = tables.successors_of(cmdp, met)
+    np.testing.assert_allclose(successors.probs.sum(-1), 1, rtol=1e-5)
     table, beliefs = dense(cmdp), np.exp(np.asarray(log_beliefs))
+    update = eqx.filter_jit(FiniteInference(cmdp).update)
     checked = 0
-    for place, action, k in np.ndindex(ahead.states.shape):
-        state, follower = states[place], ahead.states[place, action, k]
-        if (probability := ahead.probs[place, action, k]) == 0:
+    for row, action, k in np.ndindex(successors.states.shape):
+        state, follower = states[row], successors.states[row, action, k]
+        if (probability := successors.probs[row, action, k]) == 0:
             continue
-        want = beliefs[place] @ table[:, state, action, follower]
+        want = beliefs[row] @ table[:, state, action, follower]
         assert probability == pytest.approx(want, rel=1e-4)
-        after, info = ExactFilter(cmdp).update(
-            Belief(log_beliefs[place]), state, jnp.asarray(action), follower
-        )
+        memory = BeliefState(state, log_beliefs[row])
+        code = follower.astype(jnp.int32), jnp.asarray(True)
+        after, info = update(memory, code, jnp.asarray(action, jnp.int32))
         assert not info.impossible
         np.testing.assert_allclose(
-            ahead.log_beliefs[place, action, k], after.log_probs, rtol=1e-4, atol=1e-5
+            successors.log_beliefs[row, action, k], after.log_belief, rtol=1e-4, atol=1e-5
         )
         checked += 1
     assert checked > 16
 
 
 def test_what_has_been_met_is_found():
-    met = met_by_lanes()
-    ahead = hyperstates.look_ahead(TIGER, met)
-    places = np.asarray(hyperstates.find(met, ahead))
+    met = table_met()
+    successors = tables.successors_of(TIGER, met)
+    rows = np.asarray(tables.find(met, successors))
     here = names(met.states, met.log_beliefs)
-    known = {here[place] for place in np.flatnonzero(met.times > 0)}
-    followers = names(ahead.states, ahead.log_beliefs)
-    for place, follower in zip(places.ravel(), followers, strict=True):
-        assert (place >= 0) == (follower in known)
-        if place >= 0:
-            assert here[place] == follower and met.times[place] > 0
-    assert 0 < (places >= 0).mean() < 1
+    known = {here[row] for row in np.flatnonzero(met.times > 0)}
+    followers = names(successors.states, successors.log_beliefs)
+    for row, follower in zip(rows.ravel(), followers, strict=True):
+        assert (row >= 0) == (follower in known)
+        if row >= 0:
+            assert here[row] == follower and met.times[row] > 0
+    assert 0 < (rows >= 0).mean() < 1
 
 
-def test_places_are_drawn_as_often_as_their_weight_says():
-    """Give or take one, whatever the offset; free places never, not even by rounding."""
-    met = met_by_lanes()
+def test_rows_are_drawn_as_often_as_their_weight_says():
+    """Give or take one, whatever the offset; free rows never, not even by rounding."""
+    met = table_met()
     want = 256 * np.sqrt(met.times) / np.sqrt(met.times).sum()
     for offset in (0.0, 0.3, float(np.nextafter(np.float32(1), np.float32(0)))):
-        drawn = hyperstates.sample(met, offset, 256)
+        drawn = tables.sample(met, offset, 256)
         assert (np.abs(np.bincount(drawn, minlength=64) - want) < 1.01).all()
         assert (met.times[drawn] > 0).all()
 
@@ -260,51 +307,50 @@ def test_places_are_drawn_as_often_as_their_weight_says():
 def test_sweeps_find_the_exact_value():
     """From the root alone, with what may follow added a step at a time."""
     config = dataclasses.replace(SMALL, num_hyperstates=128)
-    learner, numbers = tiger_learner(config)
-    informed = numbers.informed
-    assert informed is not None
+    learner, member = tiger_learner(config)
+    targets = learner.targets
+    assert isinstance(targets, SweptTargets)
     network = value_network(TIGER).with_head(jnp.zeros((3, 33)))
     root = jnp.array([S0]), jnp.log(jnp.full((1, 2), 0.5)), jnp.ones(1)
-    met = hyperstates.add(hyperstates.nothing(128, 2), *root, informed)
+    met = tables.add(targets.init(), *root, member.targets)
 
     @eqx.filter_jit
     def advance(met):
-        ahead = hyperstates.look_ahead(TIGER, met)
-        met, values = backups.sweep(learner, network, numbers, met, ahead)
-        return hyperstates.add_ahead(met, ahead, informed), (met, values)
+        successors = tables.successors_of(TIGER, met)
+        met, values = targets.sweep(network, member, met, successors)
+        return tables.add_successors(met, successors, member.targets), (met, values)
 
     for _ in range(15):
         met, _ = advance(met)
     _, (swept, values) = advance(met)
-    place = int(np.flatnonzero((swept.states == S0) & (swept.times > 0))[0])
-    found = float(values[place].max() * numbers.scale + numbers.baseline / (1 - TIGER.gamma))
+    row = int(np.flatnonzero((swept.states == S0) & (swept.times > 0))[0])
+    found = float(values[row].max() * member.scale + member.baseline / (1 - TIGER.gamma))
     want = solve_bayes(TIGER, TIGER_REWARD)
     assert want.closed
     assert found == pytest.approx(want.lower, abs=1e-3 * np.ptp(TIGER_REWARD))
-    assert values[place].argmax() == LISTEN
+    assert values[row].argmax() == LISTEN
 
 
 # ── gradients and equations ──────────────────────────────────────────────────────────────────────
 
 
-def trap() -> tuple[TabularCMDP, Learner, Numbers]:
+def trap() -> tuple[TabularCMDP, SampledTargets, MemberParams]:
     """Wait (action 0) or go (action 1), from which there is no return; γ = 1/2."""
     table = np.zeros((1, 2, 2, 2))
     table[0, 0, 0, 0] = table[0, 0, 1, 1] = table[0, 1, :, 1] = 1
     cmdp = TabularCMDP(table, [1.0], [1.0, 0.0], gamma=0.5)
-    reward = jnp.array([[0.1, 0.2], [0.3, 0.4]])
     one = jnp.ones(())
-    numbers = Numbers(reward, 0 * one, one, one, jnp.zeros((1, 2)))
-    return cmdp, make_learner(cmdp, RewardModel(cmdp, None), SMALL), numbers
+    member = MemberParams(jnp.array([[0.1, 0.2], [0.3, 0.4]]), 0 * one, one, one)
+    return cmdp, SampledTargets(cmdp, TableRewards()), member
 
 
-TRAP_LANES = Lanes(
+TRAPPED = Trajectories(
     jnp.array([[0, 0, 1, 0]]),
-    jnp.zeros((1, 4, 1)),
     jnp.array([[0, 1, 0, 1]]),
-    jnp.array([[NO_ACTION, 0, 1, NO_ACTION]]),
-    jnp.array([[False, False, True, False]]),
+    jnp.array([[True, False, False, True]]),
     jnp.zeros((1, 4), jnp.int32),
+    jnp.ones((1, 4), bool),
+    Categorical(jnp.zeros((1, 4, 1))),
 )
 
 
@@ -314,7 +360,7 @@ def test_errors_by_hand():
     Waiting: 1 − (0.1 + ½ 20). Going: 2 − (0.2 + ½ 0.8), for the best reward in the trap is 0.4,
     for ever. There: 1 − (0.3 + ½ 0.8), and not what the next episode is worth.
     """
-    cmdp, learner, numbers = trap()
+    cmdp, targets, member = trap()
 
     def constant(*values: float) -> ValueNetwork:
         network = value_network(cmdp)
@@ -322,7 +368,7 @@ def test_errors_by_hand():
         return network.with_head(head)
 
     network, target = constant(1, 2), constant(30, 20)
-    found = backups.sampled_errors(learner, network, target, numbers, TRAP_LANES)
+    found = targets.td_errors(network, target, member, TRAPPED)
     np.testing.assert_allclose(found, [[-9.1, 1.4, 0.3]], rtol=1e-5)
 
 
@@ -335,12 +381,12 @@ def test_what_differs_between_actions_counts_for_more():
 
 def test_equations_are_where_the_errors_are_uncorrelated_with_what_the_head_sees():
     """constant − cross · head is the mean of x δ over steps, whatever the head."""
-    cmdp, learner, numbers = trap()
+    cmdp, targets, member = trap()
     network = value_network(cmdp)
-    equations = backups.sampled_equations(learner, network, numbers, TRAP_LANES)
-    errors = backups.sampled_errors(learner, network, network, numbers, TRAP_LANES)[0]
-    hidden = backups.unroll(cmdp, network, TRAP_LANES)[0, :-1]
-    taken = jax.nn.one_hot(TRAP_LANES.actions[0, :-1], 2)
+    equations = targets.equations(network, member, TRAPPED)
+    errors = targets.td_errors(network, network, member, TRAPPED)[0]
+    hidden = unroll(cmdp, network, TRAPPED)[0, :-1]
+    taken = jax.nn.one_hot(TRAPPED.actions[0, :-1], 2)
     want = -jnp.einsum("t,ta,th->ah", errors, taken, hidden) / 3
     found = equations.constant - equations.cross @ network.head.reshape(-1, 1)
     np.testing.assert_allclose(found.reshape(2, -1), want, atol=1e-5)
@@ -378,11 +424,11 @@ def test_a_system_without_a_solution_does_not_blow_up():
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_ring_keeps_the_latest():
-    kept = replay.empty(jax.ShapeDtypeStruct((), jnp.int32), 4)
-    kept = replay.push(kept, jnp.array([1, 2, 3]))
+def test_replay_keeps_the_latest():
+    kept = replay.init(jax.ShapeDtypeStruct((), jnp.int32), 4)
+    kept = replay.add(kept, jnp.array([1, 2, 3]))
     assert set(replay.sample(kept, jax.random.key(0), 100).tolist()) == {1, 2, 3}
-    kept = replay.push(kept, jnp.array([4, 5, 6]))
+    kept = replay.add(kept, jnp.array([4, 5, 6]))
     assert int(kept.num_added) == 6
     assert set(replay.sample(kept, jax.random.key(0), 100).tolist()) == {3, 4, 5, 6}
 
@@ -400,11 +446,10 @@ def predicted(k: float | None = 0.5, states: tuple[str, ...] = ("T1", "T2")) -> 
 @pytest.mark.parametrize("scale", [1.0, 7.0])
 def test_a_reward_shifted_or_scaled_is_the_same_to_the_learner(shift, scale):
     """Up to float32; the values that it stands for are not lost."""
-    _, plain = prepare(TIGER, [TIGER_REWARD], [1e-3], None)
-    _, moved = prepare(TIGER, [scale * TIGER_REWARD + shift], [1e-3], None)
+    _, plain = prepare_tables(TIGER, [TIGER_REWARD], [1e-3])
+    _, moved = prepare_tables(TIGER, [scale * TIGER_REWARD + shift], [1e-3])
     np.testing.assert_allclose(moved.reward, plain.reward, atol=1e-6)
-    assert moved.informed is not None and plain.informed is not None
-    np.testing.assert_allclose(moved.informed, plain.informed, atol=1e-4)
+    np.testing.assert_allclose(moved.targets, plain.targets, atol=1e-4)
     np.testing.assert_allclose(moved.scale, scale * plain.scale, rtol=1e-6)
     want = scale * plain.baseline + shift
     np.testing.assert_allclose(moved.baseline, want, rtol=1e-5, atol=1e-4)
@@ -412,10 +457,9 @@ def test_a_reward_shifted_or_scaled_is_the_same_to_the_learner(shift, scale):
 
 def test_the_informed_are_worth_nothing_at_the_start():
     """That is what the baseline is: what an agent who is told the context gets a step."""
-    _, numbers = prepare(TIGER, [TIGER_REWARD], [1e-3], None)
-    assert numbers.informed is not None
-    np.testing.assert_allclose(numbers.informed[0, :, S0].mean(), 0, atol=1e-5)
-    assert float(numbers.scale[0]) == np.float32(np.ptp(TIGER_REWARD))
+    _, members = prepare_tables(TIGER, [TIGER_REWARD], [1e-3])
+    np.testing.assert_allclose(members.targets[0, :, S0].mean(), 0, atol=1e-5)
+    assert float(members.scale[0]) == np.float32(np.ptp(TIGER_REWARD))
 
 
 def test_a_simulator_gets_the_rewards_of_the_table():
@@ -423,8 +467,8 @@ def test_a_simulator_gets_the_rewards_of_the_table():
     reward = dataclasses.replace(
         predicted(), cmdp=hidden, exploration=explored(hidden, T1, T2, k=0.5)
     )
-    model, numbers = prepare(hidden, [reward], [1e-3], [-20.0])
-    own = jax.tree.map(lambda leaf: leaf[0], numbers)
+    model, members = prepare_linear(hidden, [reward], [1e-3], [-20.0])
+    own = jax.tree.map(lambda leaf: leaf[0], members.reward)
     found = jnp.stack([model(own, {"place": jnp.asarray(state)}) for state in range(6)])
     want = np.array([-52.35, 5, 5, -100, -4.07, 10])
     np.testing.assert_allclose(found, np.repeat((want[:, None] + 20) / 110, 3, 1), atol=1e-6)
@@ -439,14 +483,14 @@ def explored(cmdp: Hidden, *states: int, k: float) -> CostOfExploration:
 
 def test_rewards_that_cannot_be_learned_for():
     with pytest.raises(ConfigError, match="must not be the same everywhere"):
-        prepare(TIGER, [np.ones(6)], [1e-3], None)
+        prepare_tables(TIGER, [np.ones(6)], [1e-3])
     hidden = Hidden(TIGER)
     with pytest.raises(ConfigError, match="must be a `PredictiveReward`"):
-        prepare(hidden, [TIGER_REWARD], [1e-3], None)
+        prepare_linear(hidden, [TIGER_REWARD], [1e-3], None)
     sets = [explored(hidden, T1, k=0.5), None]
     rewards = [dataclasses.replace(predicted(), cmdp=hidden, exploration=one) for one in sets]
     with pytest.raises(ConfigError, match="must have one exploration set"):
-        prepare(hidden, rewards, [1e-3, 1e-3], None)
+        prepare_linear(hidden, rewards, [1e-3, 1e-3], None)
 
 
 # ── beliefs ──────────────────────────────────────────────────────────────────────────────────────
@@ -454,12 +498,12 @@ def test_rewards_that_cannot_be_learned_for():
 
 @pytest.mark.parametrize("width", [3, 11])
 def test_each_possible_step_looked_at_once_tells_the_same(width):
-    """As every step of the lanes one by one; in a large maze there are too many possible ones."""
+    """As every step of the episodes one by one; a large maze has too many possible ones."""
     row = "." * (width // 2)
     rows = [f"#{row}.{row}#"] * (width // 2)
     plan = ["#" * (width + 2), *rows, f"L{row}S{row}R", f"#{row}x{row}#", *rows[1:]]
     maze = envs.make("tiger-maze", map=[*plan, "#" * (width + 2)], p_hear=0.85)
-    posterior = Posterior(
+    inference = AmortisedInference(
         jnp.asarray(maze.observation_array()),
         context_prior=maze.context_prior,
         num_actions=maze.num_actions,
@@ -467,22 +511,16 @@ def test_each_possible_step_looked_at_once_tells_the_same(width):
         core_width=None,
         key=jax.random.key(0),
     )
-    head = jax.random.normal(jax.random.key(1), posterior.head.weight.shape) / 10
-    posterior = eqx.tree_at(lambda p: p.head.weight, posterior, head)
-    lanes = roll_out(
-        maze,
-        ExactFilter(maze),
-        value_network(maze),
-        jax.random.key(2),
-        num_lanes=32,
-        horizon=20,
-        epsilon=1.0,
+    head = jax.random.normal(jax.random.key(1), inference.head.weight.shape) / 10
+    inference = eqx.tree_at(lambda p: p.head.weight, inference, head)
+    trajectories = roll_out(
+        maze, value_network(maze), jax.random.key(2), num_envs=32, horizon=20, epsilon=1.0
     )
-    codes = jax.vmap(jax.vmap(lambda state: posterior.encode(maze.observe(state))))(lanes.states)
-    want = jax.vmap(posterior.unroll)(codes, lanes.previous)
-    few = maze.successors.size <= lanes.actions.size
+    memories, _ = inference.unroll(maze, trajectories)
+    few = maze.successors.size <= trajectories.actions.size
     assert few == (width == 3), "the other way is not tested"
-    np.testing.assert_allclose(track(posterior, maze, lanes), want, atol=1e-5)
+    found = inference.log_beliefs(maze, trajectories)
+    np.testing.assert_allclose(found, inference.belief(memories).log_probs, atol=1e-5)
 
 
 # ── learning ─────────────────────────────────────────────────────────────────────────────────────
@@ -516,31 +554,69 @@ def test_kinds_of_belief():
         observations=np.ones((6, 2)),
     )
     maze = envs.make("tiger-maze", observation="pixels")
-    for cmdp, learned in ((DETOUR, False), (blurred, True), (maze, True)):
-        assert make_learner(cmdp, RewardModel(cmdp, None), SMALL).learn_belief is learned
+    for cmdp, learned in ((DETOUR, False), (blurred, True), (maze, True), (Hidden(DETOUR), True)):
+        assert learner_of(cmdp).distils is learned
     exactly = dataclasses.replace(SMALL, model=PolicyConfig(belief="exact"))
-    assert not make_learner(maze, RewardModel(maze, None), exactly).learn_belief
+    assert not learner_of(maze, exactly).distils
     for cmdp in (blurred, Hidden(DETOUR)):
         with pytest.raises(ConfigError, match="`belief` can be 'exact' only where"):
-            make_learner(cmdp, RewardModel(cmdp, None), exactly)
+            learner_of(cmdp, exactly)
 
 
-def test_a_core_or_a_filter_learns_from_what_followed():
+def test_a_core_or_another_model_learns_from_what_followed():
     """Sweeps over hyperstates need a finite problem, its exact filter, and nothing remembered."""
-    model = RewardModel(DETOUR, None)
     remembering = dataclasses.replace(SMALL, model=PolicyConfig(core="gru"))
-    assert make_learner(DETOUR, model, SMALL).expected
-    assert not make_learner(DETOUR, model, remembering).expected
-    assert not make_learner(DETOUR, model, SMALL, ExactFilter(DETOUR)).expected
+    sampling = dataclasses.replace(SMALL, sweep=False)
+    assert isinstance(learner_of(DETOUR).targets, SweptTargets)
+    for learner in (
+        learner_of(DETOUR, remembering),
+        learner_of(DETOUR, sampling),
+        learner_of(DETOUR, SMALL, ExactInference(DETOUR)),
+        learner_of(Hidden(DETOUR)),
+    ):
+        assert isinstance(learner.targets, SampledTargets)
 
 
-def detour_run(hidden: bool, callbacks: Sequence[Callback] = ()) -> LearnedPolicy:
+def test_the_exact_filter_when_it_is_given_is_the_same_as_when_it_is_not():
+    """To the last bit, of what is learned and of what is told."""
+    learner = learner_of(DETOUR, SMALL, FiniteInference(DETOUR))
+    assert isinstance(learner.targets, SweptTargets)
+    plain, given = detour_run(False), detour_run(False, inference=FiniteInference(DETOUR))
+    assert given.history == plain.history and given.regret == plain.regret
+    for one, other in zip(
+        jax.tree.leaves(given.policy), jax.tree.leaves(plain.policy), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_model_that_is_given_is_what_actors_believe_by():
+    """Also where the problem is finite: here one that takes every hearing for noise."""
+    deaf = FiniteInference(envs.make("tiger-treasure", p_hear=0.5))
+    learner, member = tiger_learner(SMALL)
+    learner = eqx.tree_at(lambda one: one.inference, learner, deaf)
+    stage = ValuesStage(learner)
+    actor = stage._actor(value_network(TIGER), 1.0)
+    played = eqx.filter_jit(TIGER.collect)(actor, jax.random.key(0), **stage.collection._asdict())
+    heard = np.isin(played.states, [T1, T2])
+    assert heard.sum() > 10
+    np.testing.assert_allclose(played.notes.probs[heard], 0.5, rtol=1e-6)
+    [learned] = learn_policies(TIGER, [TIGER_REWARD], seeds=[0], config=SMALL, inference=deaf)
+    assert learned.policy.inference is deaf or isinstance(learned.policy.inference, FiniteInference)
+
+
+def detour_run(
+    hidden: bool,
+    callbacks: Sequence[Callback] = (),
+    inference: InferenceModel | None = None,
+) -> LearnedPolicy:
     """Goes on to the end: at this learning rate nothing is good enough, nor waited for."""
     cmdp = Hidden(DETOUR) if hidden else DETOUR
     weights = np.array([0.0, 0, -1, 2, 0, 0])
     reward = PredictiveReward(cmdp, weights, 0.0, np.eye(6), 1.0, (-1.0, 2.0), None)
     config = dataclasses.replace(SMALL, learning_rate=1e-9, patience=100)
-    return learn_policies(cmdp, [reward], seeds=[0], config=config, callbacks=callbacks)[0]
+    return learn_policies(
+        cmdp, [reward], seeds=[0], config=config, inference=inference, callbacks=callbacks
+    )[0]
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -552,7 +628,7 @@ def test_nothing_is_compiled_in_steady_state(hidden, caplog):
         begins = tuple(f"Compiling jit({program}" for program in programs)
         return sum(message.startswith(begins) for message in messages)
 
-    learning = "learn_features", "settle", "init_members", "_play"
+    learning = "_advance", "init_members", "_play"
     counts: dict[str, list[int]] = {}
     with jax.log_compiles():
         detour_run(hidden, [lambda event: counts.setdefault(event.phase, []).append(count(""))])
@@ -620,11 +696,11 @@ def test_settings_that_cannot_be(make, message):
 def test_the_papers_tables():
     treasure, maze = paper_tiger_treasure(), paper_tiger_maze()
     assert (treasure.num_iterations, maze.num_iterations) == (20_000, 100_000)
-    assert (treasure.lanes.horizon, maze.lanes.horizon) == (50, 40)
-    assert (treasure.lanes.replay_size, maze.lanes.replay_size) == (200_000, 10_000)
+    assert (treasure.rollout.horizon, maze.rollout.horizon) == (50, 40)
+    assert (treasure.rollout.replay_size, maze.rollout.replay_size) == (200_000, 10_000)
     assert (treasure.model.core, maze.model.core) == ("none", "gru")
     for table in (treasure, maze):
-        assert table.lanes.num_environments == 16 and table.lanes.batch_size == 100
+        assert table.rollout.num_environments == 16 and table.rollout.batch_size == 100
         assert table.learning_rate == 1e-4 and not table.decay and table.max_rounds == 0
 
 
@@ -640,7 +716,7 @@ def worth_exploring(count: int) -> list[tuple[TabularCMDP, np.ndarray]]:
         cmdp = random_cmdp(seed, num_contexts=3, num_states=5, num_actions=3, sparsity=0.6)
         reward = np.random.default_rng([seed, 1]).uniform(size=(5, 3))
         best = solve_bayes(cmdp, reward, BayesConfig(time_limit=10.0))
-        never = never_exploring_value(cmdp, reward, ())
+        never = never_exploring_value(cmdp, reward, np.zeros(reward.shape, bool))
         assert never is not None
         if best.closed and best.lower - never >= 0.05 * np.ptp(reward):
             found.append((cmdp, reward))

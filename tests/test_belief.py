@@ -9,39 +9,71 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from problems import dense, kaelbling_tiger, permute_states, random_cmdp, relabel_contexts
+from problems import (
+    Hidden,
+    dense,
+    kaelbling_tiger,
+    permute_states,
+    random_cmdp,
+    relabel_contexts,
+)
 
 from bigtrain import envs
-from bigtrain.belief import Belief, BeliefInfo, ExactFilter, filter_trajectory
+from bigtrain.belief import BeliefInfo, BeliefState, Categorical, ExactInference, bayes_update
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.evidence import trajectory_log_evidence
+from bigtrain.finite.inference import FiniteInference, trajectory_log_evidence
+from bigtrain.problem import NO_ACTION, Trajectories
 
 S0, T1, T2, TIGER, GOLD, ST = range(6)
 OPEN_1, OPEN_2, LISTEN = range(3)
 ODDS = 0.85 / 0.15
 
 
-@jax.jit
-def run(cmdp: TabularCMDP, states, actions, mask=None) -> tuple[Belief, BeliefInfo]:
-    return filter_trajectory(ExactFilter(cmdp), states, actions, mask)
+def rows(states, actions, masks=None) -> Trajectories:
+    """One episode a row. `masks` has one entry for each step, as `actions`."""
+    actions = jnp.pad(jnp.asarray(actions, jnp.int32), ((0, 0), (0, 1)))
+    masks = jnp.ones(actions[:, 1:].shape, bool) if masks is None else jnp.asarray(masks)
+    first = jnp.zeros(actions.shape, bool).at[:, 0].set(True)
+    masks = jnp.pad(masks, ((0, 0), (1, 0)), constant_values=True)
+    contexts = jnp.full(actions.shape, -1, jnp.int32)
+    return Trajectories(jnp.asarray(states), actions, first, contexts, masks)
 
 
 @jax.jit
-def run_batch(cmdp: TabularCMDP, states, actions, masks) -> tuple[Belief, BeliefInfo]:
-    return jax.vmap(lambda *one: filter_trajectory(ExactFilter(cmdp), *one))(states, actions, masks)
+def run_batch(cmdp: TabularCMDP, states, actions, masks=None) -> tuple[Categorical, BeliefInfo]:
+    """Beliefs before every step and after the last, and what each step said."""
+    inference = FiniteInference(cmdp)
+    memories, infos = inference.unroll(cmdp, rows(states, actions, masks))
+    return inference.belief(memories), jax.tree.map(lambda leaf: leaf[:, 1:], infos)
+
+
+def run(cmdp: TabularCMDP, states, actions, mask=None) -> tuple[Categorical, BeliefInfo]:
+    masks = None if mask is None else mask[None]
+    return jax.tree.map(lambda leaf: leaf[0], run_batch(cmdp, states[None], actions[None], masks))
+
+
+def update(
+    cmdp: TabularCMDP, belief: Categorical, before, action, after
+) -> tuple[Categorical, BeliefInfo]:
+    """One step from somewhere."""
+    inference = FiniteInference(cmdp)
+    memory = BeliefState(jnp.int32(before), belief.log_probs)
+    memory, info = inference.update(
+        memory, (jnp.int32(after), jnp.asarray(True)), jnp.int32(action)
+    )
+    return inference.belief(memory), info
 
 
 @jax.jit
-def run_steps(cmdp: TabularCMDP, before, actions, after) -> Belief:
+def run_steps(cmdp: TabularCMDP, before, actions, after) -> Categorical:
     """The belief after steps that need not follow one another."""
-    advance = ExactFilter(cmdp).update
-    first = ExactFilter(cmdp).init()
+    first = Categorical(jnp.log(jnp.asarray(cmdp.context_prior)))
     return jax.lax.scan(
-        lambda belief, step: advance(belief, *step), first, (before, actions, after)
+        lambda belief, step: update(cmdp, belief, *step), first, (before, actions, after)
     )[0]
 
 
-def hear(*heard: int, cmdp: TabularCMDP | None = None) -> tuple[Belief, BeliefInfo]:
+def hear(*heard: int, cmdp: TabularCMDP | None = None) -> tuple[Categorical, BeliefInfo]:
     """Beliefs and infos of listening from S0 and hearing the tiger so."""
     cmdp = cmdp or envs.make("tiger-treasure")
     return run(cmdp, jnp.array([S0, *heard]), jnp.full(len(heard), LISTEN))
@@ -75,8 +107,10 @@ def normalised(joint: NDArray[np.float64]) -> NDArray[np.float64]:
 class TestByHand:
     def test_the_belief_before_the_first_step_is_the_prior(self):
         for prior in ([0.5, 0.5], [0.9, 0.1], [1.0, 0.0]):
-            belief = ExactFilter(envs.make("detour", prior=prior)).init()
-            np.testing.assert_allclose(belief.probs, prior, rtol=1e-6)
+            cmdp = envs.make("detour", prior=prior)
+            for inference in (FiniteInference(cmdp), ExactInference(cmdp)):
+                belief = inference.belief(inference.init())
+                np.testing.assert_allclose(belief.probs, prior, rtol=1e-6)
 
     @pytest.mark.parametrize(
         ("heard", "probability"),
@@ -136,7 +170,7 @@ class TestByHand:
     )
     def test_entropy(self, probabilities, nats):
         with np.errstate(divide="ignore"):
-            belief = Belief(jnp.log(jnp.array(probabilities)))
+            belief = Categorical(jnp.log(jnp.array(probabilities)))
         np.testing.assert_allclose(belief.entropy, nats, rtol=1e-6, atol=1e-7)
 
     def test_the_value_of_kaelbling_s_tiger_follows_from_the_filter(self):
@@ -148,16 +182,14 @@ class TestByHand:
         cmdp, reward, known = kaelbling_tiger()
         joints = np.array([ODDS**n for n in range(-40, 41)])
         beliefs = np.log(np.stack([joints / (1 + joints), 1 / (1 + joints)], -1))
-        update = jax.jit(
+        listen = jax.jit(
             jax.vmap(
-                lambda log_probs, heard: ExactFilter(cmdp).update(
-                    Belief(log_probs), jnp.int32(S0), jnp.int32(LISTEN), heard
-                ),
+                lambda log_probs, heard: update(cmdp, Categorical(log_probs), S0, LISTEN, heard),
                 (0, None),
             )
         )
         (after_t1, heard_t1), (after_t2, heard_t2) = (
-            update(jnp.asarray(beliefs, jnp.float32), jnp.int32(heard)) for heard in (T1, T2)
+            listen(jnp.asarray(beliefs, jnp.float32), jnp.int32(heard)) for heard in (T1, T2)
         )
         # A hearing moves one place along, which the filter must say itself.
         for after, moved in (
@@ -246,15 +278,91 @@ class TestAgainstEnumeration:
         cmdp = random_cmdp(2, num_contexts=3)
         states, actions = walk(dense(cmdp), np.random.default_rng(2), 6)
         beliefs, infos = run(cmdp, jnp.asarray(states), jnp.asarray(actions))
-        exact = ExactFilter(cmdp)
-        belief = exact.init()
-        for step, action in enumerate(actions):
-            np.testing.assert_allclose(belief.log_probs, beliefs.log_probs[step], rtol=1e-5)
-            belief, info = exact.update(
-                belief, *(jnp.int32(i) for i in (states[step], action, states[step + 1]))
+        inference = FiniteInference(cmdp)
+        memory = inference.init()
+        for moment, state in enumerate(states):
+            previous = jnp.int32(actions[moment - 1] if moment else NO_ACTION)
+            seen = inference.encode(cmdp.observe(jnp.int32(state)))
+            memory, info = inference.update(memory, seen, previous)
+            log_probs = inference.belief(memory).log_probs
+            np.testing.assert_allclose(log_probs, beliefs.log_probs[moment], rtol=1e-5)
+            said = infos.log_evidence[moment - 1] if moment else 0
+            np.testing.assert_allclose(info.log_evidence, said, rtol=1e-5)
+
+
+class TestAnySimulator:
+    """Where states are not numbers, and where the filter sees no more than a robot does."""
+
+    @staticmethod
+    @jax.jit
+    def unroll(cmdp: TabularCMDP, trajectories: Trajectories):
+        hidden = Hidden(cmdp)
+        exact, finite = ExactInference(hidden), FiniteInference(cmdp)
+        moved = trajectories._replace(states={"place": trajectories.states})
+        found = []
+        for inference, simulator, seen in (
+            (finite, cmdp, trajectories),
+            (exact, hidden, moved),
+            (finite, hidden, moved),
+        ):
+            memories, infos = inference.unroll(simulator, seen)
+            found.append((inference.belief(memories).log_probs, infos))
+        return found
+
+    @pytest.mark.parametrize("sparsity", [0.0, 0.5])
+    def test_the_filters_agree(self, sparsity):
+        """Also where steps are impossible, as most junk is when half of the transitions are."""
+        cmdp = random_cmdp(7, num_contexts=3, sparsity=sparsity)
+        rng = np.random.default_rng(7)
+        states, actions = (rng.integers(0, n, (5, 9)) for n in (cmdp.num_states, cmdp.num_actions))
+        masks = np.arange(8) < np.array([8, 8, 0, 3, 5])[:, None]
+        trajectories = rows(states, actions[:, :-1], masks)
+        want, *others = self.unroll(cmdp, trajectories)
+        assert want[1].impossible.any() == (sparsity > 0)
+        for log_probs, infos in others:
+            np.testing.assert_allclose(log_probs, want[0], rtol=1e-6)
+            np.testing.assert_allclose(infos.log_evidence, want[1].log_evidence, rtol=1e-6)
+            np.testing.assert_array_equal(infos.impossible, want[1].impossible)
+
+    def test_episodes_end_to_end_begin_with_the_prior(self):
+        """Two in a row: what was heard in the first says nothing in the second."""
+        cmdp = envs.make("tiger-treasure")
+        states, actions = jnp.array([[S0, T1, T1, S0, T2]]), jnp.full((1, 4), LISTEN)
+        trajectories = rows(states, actions)
+        trajectories = trajectories._replace(first=trajectories.first.at[0, 3].set(True))
+        for log_probs, infos in self.unroll(cmdp, trajectories):
+            want = [0.5, 0.85, 0.7225 / 0.745, 0.5, 0.15]
+            np.testing.assert_allclose(np.exp(log_probs[0, :, 0]), want, rtol=1e-6)
+            np.testing.assert_allclose(
+                np.exp(infos.log_evidence[0]), [1, 0.5, 0.745, 1, 0.5], rtol=1e-6
             )
-            np.testing.assert_allclose(info.log_evidence, infos.log_evidence[step], rtol=1e-5)
-        np.testing.assert_allclose(belief.log_probs, beliefs.log_probs[-1], rtol=1e-5)
+            assert not infos.impossible.any()
+
+    @pytest.mark.parametrize("kind", [FiniteInference, ExactInference])
+    def test_what_looks_like_no_state_leaves_the_belief(self, kind):
+        cmdp = envs.make("tiger-treasure")
+        inference = kind(cmdp)
+        memory = inference.init()
+        for observation, previous in ((S0, NO_ACTION), (T1, LISTEN)):
+            code = inference.encode(cmdp.observe(jnp.int32(observation)))
+            memory, info = inference.update(memory, code, jnp.int32(previous))
+            assert not info.impossible
+        code = inference.encode(jnp.full(cmdp.num_states, 0.5))
+        after, info = inference.update(memory, code, jnp.int32(LISTEN))
+        assert info.impossible
+        np.testing.assert_array_equal(after.log_belief, memory.log_belief)
+        np.testing.assert_array_equal(after.last, memory.last)
+
+    def test_bayes_rule_alone(self):
+        """0.5 · 0.85 : 0.5 · 0.15; and a step that has probability 0 in both."""
+        prior = jnp.log(jnp.array([0.5, 0.5]))
+        after, info = bayes_update(prior, jnp.log(jnp.array([0.85, 0.15])))
+        np.testing.assert_allclose(np.exp(after), [0.85, 0.15], rtol=1e-6)
+        np.testing.assert_allclose(np.exp(info.log_evidence), 0.5, rtol=1e-6)
+        assert not info.impossible
+        after, info = bayes_update(prior, jnp.full(2, -jnp.inf))
+        np.testing.assert_array_equal(after, prior)
+        assert info.impossible and np.isneginf(info.log_evidence)
 
 
 class TestFarOut:
@@ -286,7 +394,7 @@ class TestFarOut:
 
     def test_entropy_of_a_sure_belief_is_a_number(self):
         beliefs, _ = hear(*[T1] * self.NUM_HEARINGS)
-        entropies = jax.jit(jax.vmap(lambda log_probs: Belief(log_probs).entropy))(
+        entropies = jax.jit(jax.vmap(lambda log_probs: Categorical(log_probs).entropy))(
             beliefs.log_probs
         )
         assert np.isfinite(np.asarray(entropies)).all()
@@ -313,10 +421,8 @@ class TestImpossible:
         """Door 1 had the tiger, so that it has gold is possible in a context of belief 0 only."""
         cmdp = envs.make("tiger-treasure")
         beliefs, infos = run(cmdp, jnp.array([S0, TIGER]), jnp.array([OPEN_1]))
-        sure = Belief(beliefs.log_probs[-1])
-        after, info = ExactFilter(cmdp).update(
-            sure, jnp.int32(S0), jnp.int32(OPEN_1), jnp.int32(GOLD)
-        )
+        sure = Categorical(beliefs.log_probs[-1])
+        after, info = update(cmdp, sure, S0, OPEN_1, GOLD)
         assert bool(info.impossible)
         assert np.isneginf(info.log_evidence)
         np.testing.assert_array_equal(after.log_probs, sure.log_probs)
@@ -410,6 +516,25 @@ class TestTrajectoryLogEvidence:
                 beliefs.log_probs[-1], got[number] - total, rtol=1e-4, atol=1e-5
             )
             np.testing.assert_allclose(infos.log_evidence.sum(), total, rtol=1e-4, atol=1e-5)
+
+    def test_contexts_of_demonstrations_are_inferred_so(self):
+        """With padding, and by both filters; the general one is float32, and normalised."""
+        cmdp = random_cmdp(3, num_contexts=3)
+        rng = np.random.default_rng(1)
+        lengths = np.array([9, 1, 0, 20])
+        states = rng.integers(0, cmdp.num_states, (4, 21))
+        actions = rng.integers(0, cmdp.num_actions, (4, 20))
+        trajectories = rows(states, actions, np.arange(20) < lengths[:, None])
+        found = FiniteInference(cmdp).infer_contexts(cmdp, trajectories)
+        assert found.dtype == np.float64
+        for row, length in enumerate(lengths):
+            want = np.log(bayes(cmdp, states[row, : length + 1], actions[row, :length])[-1])
+            np.testing.assert_allclose(found[row], want, rtol=1e-12)
+        hidden = Hidden(cmdp)
+        moved = trajectories._replace(states={"place": trajectories.states})
+        learned = ExactInference(hidden).infer_contexts(hidden, moved)
+        total = np.logaddexp.reduce(found, axis=-1, keepdims=True)
+        np.testing.assert_allclose(learned, found - total, rtol=1e-4, atol=1e-5)
 
     def test_by_hand(self):
         """T1, T1 and then gold behind door 2: 0.5 · 0.85² · 1 against 0."""

@@ -19,7 +19,7 @@ from scipy import special
 from bigtrain import CostOfExploration, FitResult, Fixed, MaximumEntropy, TabularCMDP, Uniform
 from bigtrain import errors as E
 from bigtrain.bundle import ArraySpec, dump_bundle, load_bundle, parse_bundle, render, save_bundle
-from bigtrain.bundle.container import unseal
+from bigtrain.storage.container import unseal
 from bigtrain.evaluate import Estimate, Evaluation
 from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
 from bigtrain.policy import NetworkPolicy, Policy
@@ -376,7 +376,7 @@ def test_errors_name_the_file(tmp_path):
 
 
 def test_files_beyond_the_limit_are_not_taken_in(tmp_path, monkeypatch):
-    monkeypatch.setattr("bigtrain.bundle.container.MAX_BYTES", 1_000)
+    monkeypatch.setattr("bigtrain.storage.container.MAX_BYTES", 1_000)
     path = tmp_path / "a.big"
     path.write_bytes(EXACT)
     with pytest.raises(E.BundleLimitError, match="at most 1,000 bytes, got 3"):

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from problems import dense, permute_states, random_cmdp, random_table, relabel_contexts
 
 from bigtrain import envs
-from bigtrain.belief import ExactFilter
+from bigtrain.belief import ExactInference
 from bigtrain.errors import BigTrainError, CMDPError, UnknownDynamicsError
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.transitions import Transitions, check, convert, from_dense, from_function
-from bigtrain.problem import CMDP
+from bigtrain.problem import CMDP, NO_ACTION
 
 NAN, INF = float("nan"), float("inf")
 SPARSE = list(range(8))  # seeds of random problems in which most transitions are impossible
@@ -702,6 +702,9 @@ class KnownSlide(CMDP):
     def observe(self, state):
         return state[None]
 
+    def identify(self, observation):
+        return observation[0], jnp.asarray(True)
+
     def features(self, state, action):
         return state[None]
 
@@ -717,7 +720,9 @@ class TestSimulators:
         [
             lambda cmdp, s, a: cmdp.transition_log_prob(s, a, s, jnp.int32(0)),
             lambda cmdp, s, a: cmdp.context_log_likelihood(s, a, s),
-            lambda cmdp, s, a: ExactFilter(cmdp).update(ExactFilter(cmdp).init(), s, a, s),
+            lambda cmdp, s, a: ExactInference(cmdp).update(
+                ExactInference(cmdp).init(), ExactInference(cmdp).encode(s), a
+            ),
         ],
     )
     def test_dynamics_that_are_not_known_are_said_to_be_unknown(
@@ -726,10 +731,13 @@ class TestSimulators:
         with pytest.raises(UnknownDynamicsError, match="`Slide`.*`transition_log_prob`"):
             ask(Slide(self.PRIOR), jnp.zeros(2), jnp.int32(0))
         assert issubclass(UnknownDynamicsError, BigTrainError)
+        assert not Slide(self.PRIOR).knows_likelihood and KnownSlide(self.PRIOR).knows_likelihood
 
     def test_the_rest_works_without_them(self):
         cmdp = Slide(self.PRIOR)
         assert (cmdp.num_contexts, cmdp.num_actions) == (3, 2)
+        assert cmdp.action_names == ("a0", "a1")
+        assert cmdp.context_names == ("context-0", "context-1", "context-2")
         after = cmdp.step(jax.random.key(0), jnp.zeros(2), jnp.int32(1), jnp.int32(2))
         assert float(after[0]) == 3
         keys = jax.random.split(jax.random.key(0), 20_000)
@@ -743,11 +751,14 @@ class TestSimulators:
         got = cmdp.context_log_likelihood(jnp.float32(1), jnp.int32(1), jnp.float32(3.5))
         want = -0.5 * np.array([1.5, 0.5, -0.5]) ** 2 - 0.5 * np.log(2 * np.pi)
         np.testing.assert_allclose(got, want, rtol=1e-6)
-        belief, _ = ExactFilter(cmdp).update(
-            ExactFilter(cmdp).init(), jnp.float32(1), jnp.int32(1), jnp.float32(3.5)
-        )
+        inference = ExactInference(cmdp)
+        memory = inference.init()
+        for position, previous in ((1.0, NO_ACTION), (3.5, 1)):
+            code = inference.encode(jnp.array([position]))
+            memory, info = inference.update(memory, code, jnp.int32(previous))
         joint = np.array([0.2, 0.3, 0.5]) * np.exp(want)
-        np.testing.assert_allclose(belief.probs, joint / joint.sum(), rtol=1e-5)
+        np.testing.assert_allclose(inference.belief(memory).probs, joint / joint.sum(), rtol=1e-5)
+        assert float(info.log_evidence) == pytest.approx(np.log(joint.sum()), rel=1e-5)
 
     def test_the_base_class_is_abstract(self):
         with pytest.raises(TypeError, match="abstract"):

@@ -14,6 +14,8 @@ from pathlib import Path
 import gymnasium
 import h5py
 import hypothesis.extra.numpy as hnp
+import jax
+import jax.numpy as jnp
 import minari
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from minari.data_collector import EpisodeBuffer
 from bigtrain.data import Demonstrations, Trajectory
 from bigtrain.errors import DemonstrationError
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.problem import Contexts, Discrete, HostSimulator
 
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64"]
 
@@ -56,6 +59,23 @@ def demonstrations(draw) -> Demonstrations:
         lengths,
         contexts,
         draw(names),
+    )
+
+
+def seen_by_anyone(demos: Demonstrations) -> HostSimulator:
+    """A simulator in which such things are seen, and of which nothing else is known."""
+    seen = demos.observations
+
+    def make():
+        raise AssertionError("Nobody plays here.")
+
+    return HostSimulator(
+        make,
+        observation=jax.ShapeDtypeStruct(seen.shape[1:], seen.dtype),
+        actions=Discrete(4),
+        contexts=Contexts([0.5, 0.25, 0.25]),
+        gamma=0.9,
+        features=lambda observation, action: jnp.ones(1),
     )
 
 
@@ -138,15 +158,17 @@ class TestSequence:
 
     @given(demonstrations())
     def test_padding_repeats_the_last_observation_and_acts_0(self, demos):
-        observations, actions, mask = demos.padded()
+        states, actions, first, contexts, mask, notes = demos.trajectories(seen_by_anyone(demos))
         longest = max(demos.lengths)
-        assert observations.shape == (len(demos), longest + 1, *demos.observations.shape[1:])
+        assert states.shape == (len(demos), longest + 1, *demos.observations.shape[1:])
         for row, episode in enumerate(demos):
-            for step in range(longest + 1):
-                seen = episode.observations[min(step, len(episode))]
-                np.testing.assert_array_equal(observations[row, step], seen)
-            assert mask[row].tolist() == [step < len(episode) for step in range(longest)]
-            assert actions[row].tolist() == [*episode.actions] + [0] * (longest - len(episode))
+            for moment in range(longest + 1):
+                seen = episode.observations[min(moment, len(episode))]
+                np.testing.assert_array_equal(states[row, moment], seen.astype(states.dtype))
+            assert mask[row].tolist() == [step <= len(episode) for step in range(longest + 1)]
+            assert actions[row].tolist() == [*episode.actions] + [0] * (longest + 1 - len(episode))
+            assert first[row].tolist() == [True] + [False] * longest
+        assert (contexts == -1).all() and notes is None, "contexts are not read"
 
     def test_one_line_says_what_there_is(self):
         assert repr(make()) == (
@@ -362,6 +384,57 @@ class TestFiniteProblem:
     def test_contexts_outside_the_prior_explain_nothing(self):
         with pytest.raises(DemonstrationError, match="impossible in every context of the prior"):
             make(contexts=None).check(make_fork(context_prior=(0, 1)))
+
+    def test_trajectories_are_rows_of_states(self):
+        for demos in (make(), make(observations=np.eye(3)[[0, 1, 0, 0, 2]])):
+            rows = demos.trajectories(make_fork())
+            np.testing.assert_array_equal(rows.states, [[0, 1, 0], [0, 2, 2]])
+            np.testing.assert_array_equal(rows.actions, [[0, 1, 0], [1, 0, 0]])
+            np.testing.assert_array_equal(rows.mask, [[1, 1, 1], [1, 1, 0]])
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"actions": [0, 1, 2]}, "`actions` must be below 2, .* trajectory 1, step 0 has 2"),
+            ({"observations": [0, 1, 2, 0, 2]}, "trajectory 0, step 1 .* impossible in every"),
+            ({"observations": [0, 1, 0, 0, 3]}, "below 3, .* trajectory 1, step 1 has 3"),
+        ],
+    )
+    def test_nobody_learns_from_what_cannot_be(self, changes, message):
+        with pytest.raises(DemonstrationError, match=message):
+            make(**changes).trajectories(make_fork())
+
+    def test_contexts_that_are_wrong_are_not_even_read(self):
+        lied = make(contexts=[1, 1])
+        with pytest.raises(DemonstrationError, match="impossible in its context"):
+            lied.check(make_fork())
+        told, untold = (demos.trajectories(make_fork()) for demos in (lied, make(contexts=None)))
+        jax.tree.map(np.testing.assert_array_equal, told, untold)
+
+
+class TestSimulator:
+    """What is seen, held against a simulator that is not finite."""
+
+    def test_what_is_seen_is_the_state(self):
+        demos = make(observations=np.arange(10.0).reshape(5, 2))
+        rows = demos.trajectories(seen_by_anyone(demos))
+        np.testing.assert_array_equal(rows.states[0], [[0, 1], [2, 3], [4, 5]])
+        np.testing.assert_array_equal(rows.states[1], [[6, 7], [8, 9], [8, 9]])
+
+    def test_another_shape_is_refused(self):
+        simulator = seen_by_anyone(make(observations=np.zeros((5, 2))))
+        with pytest.raises(DemonstrationError, match=r"must have the shape \(2,\) .* got \(3,\)"):
+            make(observations=np.zeros((5, 3))).trajectories(simulator)
+
+    def test_another_kind_of_numbers_is_refused(self):
+        """Pictures from 0 to 1 are not those from 0 to 255."""
+        pictures = np.zeros((5, 4, 4, 3), np.uint8)
+        simulator = seen_by_anyone(make(observations=pictures))
+        with pytest.raises(DemonstrationError, match="must be uint8, .* got float32"):
+            make(observations=pictures.astype(np.float32)).trajectories(simulator)
+        simulator = seen_by_anyone(make(observations=pictures.astype(np.float32)))
+        rows = make(observations=pictures).trajectories(simulator)
+        assert rows.states.dtype == np.float32
 
 
 def write_npz(path, **changes):

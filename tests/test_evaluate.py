@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from numpy.typing import NDArray
-from problems import dense, kaelbling_tiger, random_cmdp
+from problems import Watchful, dense, kaelbling_tiger, random_cmdp
 
 from bigtrain import (
     CMDP,
@@ -28,16 +28,15 @@ from bigtrain import (
     policy_value,
     regret,
 )
-from bigtrain.belief import Belief
+from bigtrain.belief import Categorical
 from bigtrain.errors import CMDPError, ConfigError, DemonstrationError
 from bigtrain.evaluate import Estimate, Evaluation, Regret
 from bigtrain.exploration import predictive_reward
-from bigtrain.finite.evaluation import never_exploring_value
+from bigtrain.finite.evaluation import exploration_pairs, never_exploring_value
 from bigtrain.finite.exact import BayesConfig, BayesSolution, evaluate_policy, plan, solve_bayes
 from bigtrain.finite.policies import MemorylessPolicy
-from bigtrain.policy import Decision, Policy
+from bigtrain.policy import Decision, Policy, PolicyActor
 from bigtrain.reward.irl import RewardPosterior
-from bigtrain.rollout import rollout
 
 GAMMA = 0.99
 TIGER = envs.make("tiger-treasure")
@@ -336,14 +335,16 @@ def test_expert_values_are_the_plans(seed=0):
 
 
 def test_memoryless_values_on_a_problem_with_endless_beliefs(seed=0):
-    """What a policy does not look at should not matter; at the least the bounds must hold."""
+    """What a policy does not look at should not matter; at the least the bounds must hold, and
+    where it does not even keep a belief there is nothing to bound."""
     cmdp = random_cmdp(seed, 2, 3, 2, 0.9)
     table, reward = random_table(cmdp, seed), random_reward(cmdp, seed)
     values = evaluate_policy(cmdp, table, reward)
     want = float(np.asarray(cmdp.context_prior) @ values @ np.asarray(cmdp.initial))
-    lower, upper = policy_value(MemorylessPolicy(cmdp, table), cmdp, reward=reward)
-    assert lower <= want + 1e-6 and want - 1e-6 <= upper
-    assert upper - lower < 0.01 * np.ptp(reward) / (1 - 0.9)
+    for policy, slack in ((Watchful(cmdp, table), 0.01), (MemorylessPolicy(cmdp, table), 1e-9)):
+        lower, upper = policy_value(policy, cmdp, reward=reward)
+        assert lower <= want + 1e-6 and want - 1e-6 <= upper
+        assert upper - lower < slack * np.ptp(reward) / (1 - 0.9)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -413,7 +414,8 @@ def test_regret_where_exploring_cannot_be_avoided():
     assert found.never_exploring is None and found.normalised is None
     assert found.absolute > 0
     # Every action but listening leads to ST in the end.
-    assert never_exploring_value(TIGER, reward, ["ST", "T1"]) is None
+    exploring = exploration_pairs(TIGER, reward, ["ST", "T1"])
+    assert never_exploring_value(TIGER, reward, exploring) is None
 
 
 def test_regret_where_exploring_brings_nothing():
@@ -430,7 +432,9 @@ def test_never_exploring_by_hand():
     """In the maze one can guess a door, see what is behind it, and know from then on."""
     maze = envs.make("tiger-maze")
     task = task_of(maze)
-    found = never_exploring_value(maze, task.reward, task.exploration_states)
+    exploring = exploration_pairs(maze, task.reward)
+    assert exploring.all(-1)[list(task.exploration_states)].all()
+    found = never_exploring_value(maze, task.reward, exploring)
     again = GAMMA**4 / (1 - GAMMA**4)
     want = GAMMA**2 * (0.5 * (1 + again) + 0.5 * (-0.05 + again))
     assert found == pytest.approx(want, abs=1e-6)
@@ -649,7 +653,7 @@ class Climber(Policy):
         action = jnp.where(previous_action < 0, 0, kept)
         probs = jax.nn.one_hot(action, 2)
         log_probs = jnp.log(jnp.full(2, 0.5))
-        return observation, Decision(probs, probs, Belief(log_probs), jnp.asarray(False))
+        return observation, Decision(probs, probs, Categorical(log_probs), jnp.asarray(False))
 
 
 def height(state: Place, action: Int[Array, ""]) -> Float[Array, ""]:
@@ -722,24 +726,26 @@ def test_a_simulator_that_is_not_finite_needs_functions():
         evaluate(Climber(), slide, reward=height, goal=[0])
 
 
-def test_rollout_keeps_what_is_given():
+def test_collecting_keeps_what_is_given():
     slide = Slide(np.array([0.5, 0.5]))
-    start = Place(jnp.asarray(10.0), jnp.asarray(3))
+    played = slide.collect(
+        PolicyActor(slide, Climber()),
+        jax.random.key(0),
+        num_envs=2,
+        horizon=3,
+        restart=False,
+        contexts=jnp.arange(2),
+        first_states=Place(jnp.full(2, 10.0), jnp.full(2, 3)),
+    )
     for context in range(2):
-        played = rollout(
-            slide,
-            Climber(),
-            jax.random.key(0),
-            horizon=3,
-            context=jnp.asarray(context),
-            first_state=start,
-        )
-        assert int(played.context) == context
-        assert played.states.time.tolist() == [3, 4, 5, 6]
+        assert played.contexts[context].tolist() == [context] * 4
+        assert played.states.time[context].tolist() == [3, 4, 5, 6]
         # At 10 the first observation is above the memory of 0, whatever came before.
         want = [[10, 11, 12, 13], [10, 9, 10, 11]][context]
-        assert played.states.position.tolist() == want
-        assert played.actions.tolist() == [[0, 0, 0], [0, 1, 1]][context]
+        assert played.states.position[context].tolist() == want
+        assert played.actions[context].tolist() == [[0, 0, 0, 0], [0, 1, 1, 1]][context]
+        assert played.first[context].tolist() == [True, False, False, False]
+        assert played.mask[context].all()
 
 
 def test_nothing_is_traced_again_in_steady_state():
@@ -782,21 +788,24 @@ def test_finite_problems_are_traced_once():
     assert before == TRACES
 
 
-def test_memoryless_policies_keep_a_belief():
-    policy = always(TIGER, LISTEN)
+def test_memoryless_policies_know_no_values_and_learn_nothing():
+    """What they believe is the prior, whatever they hear; and they notice what is no state."""
+    table = random_table(UNEVEN, 0)
+    policy = MemorylessPolicy(UNEVEN, table)
     step = eqx.filter_jit(policy.step)
-    memory, decision = step(policy.init(), TIGER.observe(jnp.asarray(0)), jnp.asarray(-1))
-    np.testing.assert_allclose(decision.belief.probs, [0.5, 0.5], rtol=1e-6)
-    memory, decision = step(memory, TIGER.observe(jnp.asarray(2)), jnp.asarray(LISTEN))
-    np.testing.assert_allclose(decision.belief.probs, [0.15, 0.85], rtol=1e-5)
-    np.testing.assert_array_equal(decision.probs, [0, 0, 1])
-    assert not decision.surprised
-    batch = eqx.filter_jit(lambda m, seen, last: jax.vmap(policy.step)(m, seen, last))(
-        jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), memory),
-        jnp.stack([TIGER.observe(jnp.asarray(s)) for s in (1, 2)]),
-        jnp.full(2, LISTEN),
+    memory = policy.init()
+    for state, previous in ((0, -1), (2, LISTEN), (1, LISTEN), (3, 1)):
+        memory, decision = step(memory, UNEVEN.observe(jnp.asarray(state)), jnp.asarray(previous))
+        np.testing.assert_allclose(decision.belief.probs, [0.9, 0.1], rtol=1e-6)
+        np.testing.assert_allclose(decision.probs, table[state], rtol=1e-6)
+        assert np.isnan(decision.values).all() and decision.values.shape == (3,)
+        assert not decision.surprised
+    assert step(memory, jnp.full(6, 0.5), jnp.asarray(LISTEN))[1].surprised
+    batch = eqx.filter_jit(lambda seen, last: jax.vmap(policy.step, (None, 0, 0))((), seen, last))(
+        jnp.stack([UNEVEN.observe(jnp.asarray(s)) for s in (1, 2)]), jnp.full(2, LISTEN)
     )[1]
-    np.testing.assert_allclose(batch.belief.probs[0], [0.5, 0.5], rtol=1e-4)
+    np.testing.assert_allclose(batch.belief.probs, [[0.9, 0.1]] * 2, rtol=1e-6)
+    np.testing.assert_allclose(batch.probs, table[1:3], rtol=1e-6)
 
 
 def test_privileged_policies_are_told_the_context():

@@ -8,26 +8,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from numpy.typing import NDArray
-from problems import Hidden, dense, random_cmdp
+from problems import Hidden, as_seen, dense, random_cmdp
 
 from bigtrain import Demonstrations, envs
-from bigtrain.belief import ExactFilter, filter_trajectory
-from bigtrain.data.replay import Ring
+from bigtrain.belief import Categorical, ExactInference
+from bigtrain.data.replay import Replay
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.experience import CountedExperience
 from bigtrain.learning.networks import NetworkConfig
-from bigtrain.problem import CMDP
-from bigtrain.reward.experience import (
-    CountedExperience,
-    Episodes,
-    ReplayedExperience,
-    show,
-    simulate,
-)
+from bigtrain.phases.route import route
+from bigtrain.problem import CMDP, State, Trajectories
+from bigtrain.reward.experience import ReplayedExperience, SampledContextActor, featurise
 from bigtrain.reward.successor import Batch, SuccessorNetwork
 
 Table = NDArray[np.float64]
+
+
+class Preference(eqx.Module):
+    """A table of what actions are worth."""
+
+    table: Float[Array, "context state action"]
+
+    def __call__(self, state: State, context: Int[Array, ""]) -> Float[Array, " action"]:
+        return self.table[context, state["place"] if isinstance(state, dict) else state]
 
 
 @eqx.filter_jit
@@ -38,17 +43,27 @@ def roll_out(
     count: int,
     horizon: int,
     epsilon: float,
-) -> Episodes:
+) -> Trajectories:
     """Episodes of someone who has a table of what actions are worth."""
+    inference = route(cmdp).exact_inference()
+    assert inference is not None
+    encode = inference.state_encoder(cmdp, count * (horizon + 1))
+    values = Preference(preference)
+    actor = SampledContextActor(inference, encode, values, cmdp.num_actions, epsilon)
+    return cmdp.collect(actor, key, num_envs=count, horizon=horizon, restart=False)
 
-    def values(state, context):
-        return preference[context, state["place"] if isinstance(state, dict) else state]
 
-    return jax.vmap(
-        lambda key_episode: simulate(
-            cmdp, ExactFilter(cmdp), values, key_episode, horizon=horizon, epsilon=epsilon
-        )
-    )(jax.random.split(key, count))
+@eqx.filter_jit
+def filtered(cmdp: CMDP, episodes: Trajectories) -> Categorical:
+    """The beliefs at every moment of someone who looks on, and sees what states look like."""
+    inference = ExactInference(cmdp)
+    memories, _ = inference.unroll(cmdp, episodes)
+    return inference.belief(memories)
+
+
+def last_log_beliefs(episodes: Trajectories) -> Table:
+    """What who acted believed in the end."""
+    return np.asarray(episodes.notes.log_probs)[:, -1]
 
 
 def random_preference(cmdp: TabularCMDP, seed: int = 0) -> jax.Array:
@@ -56,7 +71,7 @@ def random_preference(cmdp: TabularCMDP, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def some_episodes(cmdp: TabularCMDP, seed: int = 0) -> Episodes:
+def some_episodes(cmdp: TabularCMDP, seed: int = 0) -> Trajectories:
     """Forty of eight random steps."""
     return roll_out(cmdp, random_preference(cmdp), jax.random.key(seed), 40, 8, 1.0)
 
@@ -77,41 +92,40 @@ DETOUR = envs.make("detour")
 @pytest.mark.parametrize("cmdp", [TIGER, SPARSE], ids=["tiger", "sparse"])
 def test_the_belief_is_that_of_all_steps(cmdp):
     episodes = some_episodes(cmdp)
-    assert episodes.states.shape == (40, 9) and episodes.actions.shape == (40, 8)
-    beliefs, _ = jax.vmap(lambda s, a: filter_trajectory(ExactFilter(cmdp), s, a))(
-        episodes.states, episodes.actions
-    )
-    np.testing.assert_allclose(episodes.log_belief, beliefs.log_probs[:, -1], atol=1e-5)
+    assert episodes.states.shape == (40, 9) and episodes.actions.shape == (40, 9)
+    found = episodes.notes.log_probs
+    np.testing.assert_allclose(found, filtered(cmdp, episodes).log_probs, atol=1e-5)
     # And by Bayes' rule in one go.
-    table, states, actions = dense(cmdp), np.asarray(episodes.states), np.asarray(episodes.actions)
+    table, states = dense(cmdp), np.asarray(episodes.states)
+    actions = np.asarray(episodes.actions)[:, :-1]
     joint = (
         np.asarray(cmdp.context_prior)[None]
         * table[:, states[:, :-1], actions, states[:, 1:]].prod(-1).T
     )
     want = joint / joint.sum(-1, keepdims=True)
-    np.testing.assert_allclose(np.exp(episodes.log_belief), want, atol=1e-5)
+    np.testing.assert_allclose(np.exp(last_log_beliefs(episodes)), want, atol=1e-5)
     assert (np.abs(want - np.asarray(cmdp.context_prior)).max(0) > 0.1).all()
 
 
 def test_steps_are_possible_in_one_context():
-    """Not each in another one: the context stays for an episode."""
+    """Not each in another one: the context stays for an episode, and is the one that is told."""
     episodes = some_episodes(SPARSE)
-    states, actions = np.asarray(episodes.states), np.asarray(episodes.actions)
+    states, actions = np.asarray(episodes.states), np.asarray(episodes.actions)[:, :-1]
     assert (np.asarray(SPARSE.initial)[states[:, 0]] > 0).all()
     possible = dense(SPARSE)[:, states[:, :-1], actions, states[:, 1:]] > 0
     assert possible.all(-1).any(0).all()
+    contexts = np.asarray(episodes.contexts)
+    assert (contexts == contexts[:, :1]).all()
+    assert possible.all(-1)[contexts[:, 0], np.arange(len(contexts))].all()
     assert not possible.all(-1).all(0).all(), "no step tells contexts apart: choose another seed"
 
 
 def test_without_epsilon_actions_are_greedy_for_a_context_that_may_be():
     preference = random_preference(SPARSE, 1)
     episodes = roll_out(SPARSE, preference, jax.random.key(1), 100, 10, 0.0)
-    beliefs, _ = jax.vmap(lambda s, a: filter_trajectory(ExactFilter(SPARSE), s, a))(
-        episodes.states, episodes.actions
-    )
-    before = np.asarray(beliefs.probs)[:, :-1]
+    before = np.asarray(filtered(SPARSE, episodes).probs)
     greedy = np.asarray(preference).argmax(-1)
-    matches = greedy[:, np.asarray(episodes.states)[:, :-1]] == np.asarray(episodes.actions)
+    matches = greedy[:, np.asarray(episodes.states)] == np.asarray(episodes.actions)
     allowed = matches & (np.moveaxis(before, -1, 0) > 0)
     assert allowed.any(0).all()
     # Both halves matter: contexts are ruled out, and no single one explains all actions.
@@ -138,7 +152,7 @@ def test_epsilon_one_takes_every_action_equally_often():
     cmdp = random_cmdp(0, 2, 3, num_actions, 0.9)
     actions = np.asarray(
         roll_out(cmdp, random_preference(cmdp), jax.random.key(0), 400, 25, 1.0).actions
-    )
+    )[:, :-1]
     found = np.bincount(actions.ravel(), minlength=num_actions) / actions.size
     assert len(found) == num_actions
     # Of 10,000 draws; four standard errors.
@@ -149,7 +163,7 @@ def test_epsilon_is_how_often_anything_is_done(epsilon=0.3):
     """With one action always best, others are taken ε·3/4 of the time, all alike."""
     cmdp = random_cmdp(0, 2, 3, 4, 0.9)
     preference = jnp.zeros((2, 3, 4)).at[..., 2].set(1.0)
-    actions = roll_out(cmdp, preference, jax.random.key(2), 400, 25, epsilon).actions
+    actions = roll_out(cmdp, preference, jax.random.key(2), 400, 25, epsilon).actions[:, :-1]
     found = np.bincount(np.asarray(actions).ravel(), minlength=4) / 10_000
     want = epsilon / 4 + (1 - epsilon) * np.eye(4)[2]
     assert (np.abs(found - want) <= 4 * standard_error(want, 10_000)).all()
@@ -158,9 +172,20 @@ def test_epsilon_is_how_often_anything_is_done(epsilon=0.3):
 def test_contexts_come_from_the_prior():
     """Going left in detour shows the context in two steps."""
     left = jnp.zeros((2, 6, 2)).at[..., 0].set(1.0)
-    beliefs = np.exp(roll_out(DETOUR, left, jax.random.key(0), 4_000, 2, 0.0).log_belief)
+    episodes = roll_out(DETOUR, left, jax.random.key(0), 4_000, 2, 0.0)
+    beliefs = np.exp(last_log_beliefs(episodes))
     np.testing.assert_allclose(beliefs.max(-1), 1, atol=1e-6)
     assert abs(beliefs[:, 1].mean() - 0.1) <= 4 * standard_error(0.1, 4_000)
+    np.testing.assert_array_equal(beliefs.argmax(-1), episodes.contexts[:, 0])
+
+
+def test_nobody_acts_otherwise_for_not_knowing_that_a_problem_is_finite():
+    """By what states look like, and as dictionaries: the same episodes, of the same beliefs."""
+    found = roll_out(Hidden(SPARSE), random_preference(SPARSE), jax.random.key(0), 40, 8, 0.5)
+    want = roll_out(SPARSE, random_preference(SPARSE), jax.random.key(0), 40, 8, 0.5)
+    np.testing.assert_array_equal(found.states["place"], want.states)
+    np.testing.assert_array_equal(found.actions, want.actions)
+    np.testing.assert_allclose(found.notes.log_probs, want.notes.log_probs, atol=1e-5)
 
 
 # ── counts ───────────────────────────────────────────────────────────────────────────────────────
@@ -174,6 +199,10 @@ def one_trajectory(cmdp: TabularCMDP) -> Demonstrations:
     return Demonstrations(np.array(states), np.zeros(2, int), [2])
 
 
+def counted(cmdp: TabularCMDP, demos: Demonstrations) -> CountedExperience:
+    return CountedExperience(cmdp, demos.trajectories(cmdp))
+
+
 def full_counts(cmdp: TabularCMDP, memory: Any) -> Table:
     """Counts as a table [context, state, action, next state]."""
     table = np.zeros((cmdp.num_contexts, cmdp.num_states, cmdp.num_actions, cmdp.num_states))
@@ -184,10 +213,10 @@ def full_counts(cmdp: TabularCMDP, memory: Any) -> Table:
     return table
 
 
-def plain_counts(cmdp: TabularCMDP, episodes: Episodes) -> Table:
+def plain_counts(cmdp: TabularCMDP, episodes: Trajectories) -> Table:
     table = np.zeros((cmdp.num_contexts, cmdp.num_states, cmdp.num_actions, cmdp.num_states))
-    states, actions = np.asarray(episodes.states), np.asarray(episodes.actions)
-    beliefs = np.exp(np.asarray(episodes.log_belief))
+    states, actions = np.asarray(episodes.states), np.asarray(episodes.actions)[:, :-1]
+    beliefs = np.exp(last_log_beliefs(episodes))
     for path, choices, belief in zip(states, actions, beliefs, strict=True):
         for time, action in enumerate(choices):
             table[:, path[time], action, path[time + 1]] += belief
@@ -196,7 +225,7 @@ def plain_counts(cmdp: TabularCMDP, episodes: Episodes) -> Table:
 
 @pytest.mark.parametrize("cmdp", [TIGER, DETOUR, SPARSE], ids=["tiger", "detour", "sparse"])
 def test_counts_are_a_plain_sum(cmdp):
-    experience = CountedExperience(cmdp, one_trajectory(cmdp))
+    experience = counted(cmdp, one_trajectory(cmdp))
     first, second = (some_episodes(cmdp, seed) for seed in range(2))
     memory = experience.init()
     assert not np.asarray(memory).any()
@@ -214,7 +243,7 @@ def test_counts_approach_the_dynamics_of_every_context():
     E[w (n' − p n)²] = p(θ) E[n | θ] p (1 − p): the frequency errs no more than that of as many
     plain draws as the count says. Five standard errors.
     """
-    experience = CountedExperience(TIGER, one_trajectory(TIGER))
+    experience = counted(TIGER, one_trajectory(TIGER))
     memory = experience.init()
     preference = random_preference(TIGER)
     for seed in range(4):
@@ -233,7 +262,7 @@ def test_counts_approach_the_dynamics_of_every_context():
 
 def test_batch_weighs_every_state_and_action_alike():
     """n/(n+1) for n meetings in a context, split as the successors came."""
-    experience = CountedExperience(SPARSE, one_trajectory(SPARSE))
+    experience = counted(SPARSE, one_trajectory(SPARSE))
     episodes = jax.tree.map(lambda leaf: leaf[:4], some_episodes(SPARSE, 4))
     memory = experience.add(experience.init(), episodes)
     batch = experience.batch(memory, jax.random.key(0), jnp.full((1, 3), 1 / 3), 1)
@@ -273,7 +302,7 @@ def plain_expert_steps(demos: Demonstrations, beliefs: Table) -> dict[tuple[int,
 
 
 def test_expert_steps_are_a_plain_sum():
-    experience = CountedExperience(DETOUR, DEMONSTRATIONS)
+    experience = counted(DETOUR, DEMONSTRATIONS)
     batch = experience.batch(
         experience.init(), jax.random.key(0), jnp.asarray(BELIEFS, jnp.float32), 1
     )
@@ -304,7 +333,7 @@ def test_expert_steps_by_hand():
     all but the first trajectory leave s0 by 1 too, and do not count). Both leave s3 by 1, followed
     by 0 in the first and by 1 in the last: two kinds, which share their meetings.
     """
-    experience = CountedExperience(DETOUR, DEMONSTRATIONS)
+    experience = counted(DETOUR, DEMONSTRATIONS)
     batch = experience.batch(
         experience.init(), jax.random.key(0), jnp.asarray(BELIEFS, jnp.float32), 1
     )
@@ -318,7 +347,7 @@ def test_expert_steps_by_hand():
 
 def test_trajectories_of_one_action_show_no_step():
     demos = Demonstrations(np.array([0, 2, 0, 1]), np.array([1, 0]), [1, 1])
-    experience = CountedExperience(DETOUR, demos)
+    experience = counted(DETOUR, demos)
     batch = experience.batch(experience.init(), jax.random.key(0), jnp.full((2, 2), 0.5), 1)
     assert batch.expert.rows.shape == (0,) and batch.expert.weights.shape == (2, 0)
 
@@ -326,33 +355,32 @@ def test_trajectories_of_one_action_show_no_step():
 # ── replay ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def seen(cmdp: TabularCMDP, demos: Demonstrations) -> Demonstrations:
-    """The same with what states look like in place of their numbers."""
-    return Demonstrations(
-        cmdp.observation_array()[demos.observations], demos.actions, demos.lengths
-    )
-
-
 def replayed(capacity: int, horizon: int) -> ReplayedExperience:
-    demos = seen(DETOUR, DEMONSTRATIONS)
-    return ReplayedExperience(Hidden(DETOUR), demos, capacity=capacity, horizon=horizon)
+    simulator = Hidden(DETOUR)
+    expert = as_seen(DETOUR, DEMONSTRATIONS).trajectories(simulator)
+    return ReplayedExperience(simulator, expert, capacity, horizon)
 
 
-def marked_episodes(numbers: range, horizon: int) -> Episodes:
-    """Episodes that can be told by their first state, action and belief."""
+def marked_episodes(numbers: range, horizon: int) -> Trajectories:
+    """Episodes that can be told by their first state, action and last belief."""
     count = jnp.asarray(list(numbers), jnp.int32)
-    return Episodes(
-        {"place": jnp.tile(count[:, None], (1, horizon + 1))},
-        jnp.tile(count[:, None] + 100, (1, horizon)),
-        -jnp.stack([count, 2 * count], -1).astype(jnp.float32),
+    every = jnp.tile(count[:, None], (1, horizon + 1))
+    last = -jnp.stack([count, 2 * count], -1).astype(jnp.float32)
+    before = jnp.arange(horizon, -1.0, -1.0)[None, :, None]  # other beliefs, which do not matter
+    return Trajectories(
+        {"place": every},
+        every + 100,
+        jnp.zeros(every.shape, bool).at[:, 0].set(True),
+        jnp.zeros_like(every),
+        jnp.ones(every.shape, bool),
+        Categorical(last[:, None] - before),
     )
 
 
-def ring_numbers(ring: Ring) -> list[int]:
+def ring_numbers(ring: Replay) -> list[int]:
     """Which episode stands where, each checked to be of one piece."""
-    states, actions, log_belief = (np.asarray(leaf) for leaf in jax.tree.leaves(ring.items))
-    if states.shape[1] < actions.shape[1]:
-        states, actions = actions, states
+    kept = ring.items
+    states, actions, log_belief = map(np.asarray, (kept.states["place"], kept.actions, kept.notes))
     numbers = states[:, 0]
     assert (states == numbers[:, None]).all() and (actions == numbers[:, None] + 100).all()
     np.testing.assert_array_equal(log_belief, -np.stack([numbers, 2 * numbers], -1))
@@ -376,7 +404,7 @@ def test_the_ring_overwrites_the_oldest():
 
 def drawn_batch(
     num_added: int, num_episodes: int, seed: int = 0
-) -> tuple[ReplayedExperience, Ring, Batch]:
+) -> tuple[ReplayedExperience, Replay, Batch]:
     experience = replayed(capacity=40, horizon=6)
     episodes = roll_out(
         Hidden(DETOUR), random_preference(DETOUR), jax.random.key(seed), num_added, 6, 1.0
@@ -395,8 +423,8 @@ def test_replayed_steps_are_those_of_stored_episodes():
         (tuple(states), tuple(actions)): np.exp(log_belief)
         for states, actions, log_belief in zip(
             np.asarray(memory.items.states["place"]).tolist(),
-            np.asarray(memory.items.actions).tolist(),
-            np.asarray(memory.items.log_belief),
+            np.asarray(memory.items.actions)[:, :-1].tolist(),
+            np.asarray(memory.items.notes),
             strict=True,
         )
     }
@@ -478,8 +506,8 @@ def test_replayed_features_belong_to_their_rows():
 
 
 def test_counted_and_replayed_values_agree():
-    counted = CountedExperience(DETOUR, DEMONSTRATIONS)
-    observations, features = show(DETOUR, jnp.arange(6))
+    experience = counted(DETOUR, DEMONSTRATIONS)
+    observations, features = featurise(DETOUR, jnp.arange(6))
     network = SuccessorNetwork(
         observations,
         num_contexts=2,
@@ -494,7 +522,7 @@ def test_counted_and_replayed_values_agree():
     network = eqx.tree_at(lambda n: n.head, network, head)
     weights = jnp.asarray(rng.normal(size=6), jnp.float32)
     psi = np.asarray(network(observations, features))
-    from_table = counted.action_values(network, weights)
+    from_table = experience.action_values(network, weights)
     from_network = eqx.filter_jit(replayed(4, 3).action_values(network, weights))
     for context, state in np.ndindex(2, 6):
         place = jnp.asarray(state, jnp.int32)

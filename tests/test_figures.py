@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from problems import Hidden, random_cmdp
+from problems import Hidden, Watchful, random_cmdp
 
 from bigtrain import CostOfExploration, Fixed, Uniform, demonstrate, envs, figures, solve
 from bigtrain.errors import ConfigError
@@ -165,7 +165,7 @@ def test_beliefs_follow_bayes_rule():
     """After one hearing 0.85, after two that agree 0.9698: both from p_hear alone."""
     env, _ = problem()
     always = np.tile(np.eye(3)[2], (6, 1))  # listen, whatever happens
-    figure = draw(draw_beliefs(MemorylessPolicy(env, always), env, episodes=3, horizon=6))
+    figure = draw(draw_beliefs(Watchful(env, always), env, episodes=3, horizon=6))
     hearing = 0.85 / 0.15
     possible = {round(hearing**n / (1 + hearing**n), 5) for n in range(-6, 7)}
     assert len(figure.axes) == 3 * 2
@@ -203,7 +203,7 @@ def test_of_many_contexts_the_likeliest_are_shown():
 def test_a_simulator_has_beliefs_too():
     env, _ = problem()
     figure = draw(draw_beliefs(solved().policy, Hidden(env), episodes=1, horizon=10))
-    assert list(panels(figure)) == ["context 0", "context 1"]
+    assert list(panels(figure)) == ["context context-0", "context context-1"]
 
 
 def test_figures_are_saved_the_same_each_time(tmp_path: Path):

@@ -23,6 +23,7 @@ from problems import Hidden, as_seen
 
 from bigtrain import (
     BayesRLConfig,
+    BeliefConfig,
     CostOfExploration,
     Demonstrations,
     Event,
@@ -32,6 +33,7 @@ from bigtrain import (
     InferenceConfig,
     IRLConfig,
     TabularCMDP,
+    bayes_rl,
     demonstrate,
     envs,
     evaluate_exactly,
@@ -39,16 +41,14 @@ from bigtrain import (
     load_bundle,
     solve,
 )
-from bigtrain.bayes_rl import RolloutConfig
-from bigtrain.belief import ExactFilter, filter_trajectory
 from bigtrain.bundle import dump_bundle
 from bigtrain.errors import ConfigError
+from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
-from bigtrain.policy import Policy, PolicyConfig
+from bigtrain.policy import Policy, PolicyActor, PolicyConfig
 from bigtrain.problem import NO_ACTION
 from bigtrain.reward import RolloutConfig
 from bigtrain.reward.successor import SuccessorConfig
-from bigtrain.rollout import rollout
 from bigtrain.runs import read_metrics
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ SMALL = FitConfig(
     ),
     policy=BayesRLConfig(
         model=PolicyConfig(network=NetworkConfig(width=32, depth=2)),
-        rollout=RolloutConfig(num_environments=16, horizon=20, replay_size=64),
+        rollout=bayes_rl.RolloutConfig(num_environments=16, horizon=20, replay_size=64),
         num_iterations=4,
         num_updates=2,  # more, and the detour is learned before there is a second iteration
         num_hyperstates=64,
@@ -400,33 +400,34 @@ def test_pixels_are_enough(p_hear):
 def belief_error(policy: Policy, env: TabularCMDP) -> Any:
     """Total variation between the policy's beliefs and the filter's, a mean over steps."""
 
-    def episode(key):
-        played = rollout(env, policy, key, horizon=40)
-        exactly, _ = filter_trajectory(ExactFilter(env), played.states, played.actions)
-
-        def watch(memory, moment):
-            state, previous = moment
-            memory, decision = policy.step(memory, env.observe(state), previous)
-            return memory, decision.belief.probs
-
-        previous = jnp.append(NO_ACTION, played.actions)
-        _, believed = jax.lax.scan(watch, policy.init(), (played.states, previous))
-        return jnp.abs(believed - exactly.probs).sum(-1).mean() / 2
-
-    return jax.vmap(episode)(jax.random.split(jax.random.key(0), 256)).mean()
+    played = env.collect(
+        PolicyActor(env, policy), jax.random.key(0), num_envs=256, horizon=40, restart=False
+    )
+    inference = FiniteInference(env)
+    exactly = inference.belief(inference.unroll(env, played)[0])
+    return jnp.abs(played.notes.probs - exactly.probs).sum(-1).mean() / 2
 
 
-def test_a_simulator_is_learned_from_too(tmp_path):
-    """States are dictionaries and there is no table: the belief is learned, the return measured."""
+@pytest.mark.parametrize("mute", [False, True])
+def test_a_simulator_is_learned_from_too(tmp_path, mute):
+    """States are dictionaries and there is no table: robots get a belief that was learned, and the
+    return is measured. Where nobody knows probabilities beliefs are learned before all else."""
+    heard: list[Event] = []
+    belief = BeliefConfig(NetworkConfig(width=16), num_iterations=6, num_updates=2)
+    policy = dataclasses.replace(SMALL.policy, max_rounds=2)
     result = fit(
-        Hidden(DETOUR),
+        Hidden(DETOUR, mute=mute),
         as_seen(DETOUR, detour_demonstrations()),
         reward_range=(-1.0, 2.0),
         exploration=CostOfExploration(lambda state: state["place"] == 1, k=Fixed(0.5)),
-        config=dataclasses.replace(SMALL, policy=dataclasses.replace(SMALL.policy, max_rounds=2)),
+        config=dataclasses.replace(SMALL, belief=belief, policy=policy),
+        callbacks=[heard.append],
     )
-    phases = list(dict.fromkeys(event.phase for event in result.history))
-    assert phases == ["features", "settling", "policy", "settling-policy"]
+    phases = list(dict.fromkeys(event.phase for event in heard))
+    learned = ["features", "settling", "policy", "settling-policy"]
+    assert phases == ["belief"] * mute + learned
+    assert [event.step for event in heard if event.phase == "belief"] == [5, 6] * mute
+    assert list(dict.fromkeys(event.phase for event in result.history)) == learned
     assert result.certificate is None and result.measured is not None
     assert result.measured.regret is None
     result.save(tmp_path / "hidden.big")

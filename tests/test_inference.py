@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import Hidden, as_seen
+from problems import Hidden, as_seen, expert_data_of
 from scipy import optimize
 
 from bigtrain import (
@@ -37,7 +37,8 @@ from bigtrain import (
     infer_reward,
     regret,
 )
-from bigtrain.errors import ConfigError, DemonstrationError, UnknownDynamicsError
+from bigtrain.belief import ExactInference
+from bigtrain.errors import ConfigError, DemonstrationError
 from bigtrain.exploration import predictive_reward
 from bigtrain.finite.exact import MAPResult, map_reward, planning, solve_bayes
 from bigtrain.learning.networks import NetworkConfig
@@ -206,7 +207,7 @@ def test_ties_without_a_resolution_drown_the_rest():
     """Why Ψ has a resolution: errors of 1e-4 in values of up to 100 make the reward worthless,
     because experts choose at random some 4,900 times where it does not matter what they do."""
     env, demonstrations, config = problem("tiger-treasure")
-    data = irl.expert_data(env, demonstrations)
+    data = expert_data_of(env, demonstrations)
     weights = exact_map("tiger-treasure").posterior.mean
     policy = planning.plan(env, np.repeat(weights[:, None], 3, 1)).policy
     exactly = planning.successor_features(env, policy, data.visited)
@@ -254,7 +255,7 @@ def test_the_result_tells_how_it_came_about():
 def test_the_network_has_learned_the_successor_features():
     """Differences between actions where experts were; 0.05 is what ties are told by."""
     env, demonstrations, _ = problem("tiger-treasure")
-    data = irl.expert_data(env, demonstrations)
+    data = expert_data_of(env, demonstrations)
     reward = np.repeat(exact_map("tiger-treasure").posterior.mean[:, None], 3, 1)
     want = planning.successor_features(env, planning.plan(env, reward).policy, data.visited)
     states = jnp.asarray(data.visited)
@@ -288,10 +289,30 @@ def test_any_simulator_gives_the_same_reward_for_every_seed(name):
         np.testing.assert_allclose(stretched(result.posterior.mean), want, atol=0.05)
 
 
-def test_a_simulator_without_probabilities_needs_a_filter():
+def test_a_simulator_without_probabilities_learns_to_believe_first():
+    """And then finds the reward as before: who was where is told from what was seen."""
+    env, demonstrations, config = problem("detour")
+    result = infer_reward(
+        Hidden(env, mute=True),
+        as_seen(env, demonstrations),
+        config=dataclasses.replace(SMALL, irl=config),
+    )
+    want = stretched(exact_map("detour").posterior.mean)
+    np.testing.assert_allclose(stretched(result.posterior.mean), want, atol=0.05)
+
+
+def test_an_inference_model_that_is_given_takes_the_place_of_the_exact_one():
+    """One that knows the probabilities, to a simulator that does not: nothing is left to learn."""
     env, demonstrations, _ = problem("detour")
-    with pytest.raises(UnknownDynamicsError, match="transition_log_prob"):
-        infer_reward(Hidden(env, mute=True), as_seen(env, demonstrations), config=SMALL)
+    heard: list[Event] = []
+    mute, knowing = Hidden(env, mute=True), Hidden(env)
+    seen = as_seen(env, demonstrations)
+    found = infer_reward(
+        mute, seen, config=SMALL, inference=ExactInference(knowing), callbacks=[heard.append]
+    )
+    assert {event.phase for event in heard} == {"features", "settling"}
+    want = infer_reward(knowing, seen, config=SMALL)
+    np.testing.assert_array_equal(found.posterior.mean, want.posterior.mean)
 
 
 def test_demonstrations_of_another_shape():
@@ -347,7 +368,7 @@ def test_contexts_in_the_demonstrations_are_not_read():
 
 
 def likely_contexts(env: TabularCMDP, demonstrations: Demonstrations) -> np.ndarray:
-    return np.asarray(irl.expert_data(env, demonstrations).log_evidence).argmax(-1)
+    return np.asarray(expert_data_of(env, demonstrations).log_evidence).argmax(-1)
 
 
 class Stop(Exception):
@@ -466,11 +487,12 @@ def test_nothing_is_compiled_twice(caplog):
     with jax.log_compiles():
         infer_reward(env, demonstrations, config=SMALL, seed=[7, 8])
     compiled = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")]
-    assert not [m for m in compiled if "learn_features" in m or "settle" in m or "init_" in m]
+    assert not [m for m in compiled if "_advance" in m or "init_" in m]
     with jax.log_compiles():
         infer_reward(env, demonstrations, config=SMALL, seed=[7, 8, 9])
     compiled = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")]
-    assert sum("settle" in m for m in compiled) == 1, "the log is not what this test takes it for"
+    told = [sum(name in m for m in compiled) for name in ("_advance", "init_seeds")]
+    assert told == [2, 1], "the log is not what this test takes it for"  # two stages
 
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from problems import dense, permute_states, random_cmdp, relabel_contexts
+from problems import dense, expert_data_of, permute_states, random_cmdp, relabel_contexts
 from scipy import optimize, special
 
 from bigtrain import Demonstrations, IRLConfig, envs
@@ -20,7 +20,8 @@ from bigtrain.errors import ConfigError, DemonstrationError, PlanningError
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.exact import inverse, map_reward, planning
 from bigtrain.reward import irl
-from bigtrain.reward.irl import Evidence, ExpertData, RewardPosterior
+from bigtrain.reward.expert import ExpertData
+from bigtrain.reward.irl import Evidence, RewardPosterior
 
 Table = NDArray[np.float64]
 EVIDENCE: list[Evidence] = ["transitions", "transitions-and-actions"]
@@ -111,7 +112,7 @@ def example(seed: int, num_features: int = 2):
     demos = random_demonstrations(cmdp, seed, [3, 5, 1, 4, 6, 2, 5, 3], inclined_policy(cmdp, seed))
     reward = np.random.default_rng([seed, 4]).normal(size=(4, 2))
     psi = planning.successor_features(cmdp, planning.plan(cmdp, reward).policy)
-    return cmdp, demos, psi, irl.expert_data(cmdp, demos)
+    return cmdp, demos, psi, expert_data_of(cmdp, demos)
 
 
 def visited(psi: Table, data: ExpertData) -> jax.Array:
@@ -247,7 +248,7 @@ def test_expert_data_by_hand():
     demos = Demonstrations(
         np.array([0, 2, 3, 0, 2, 3, 5, 0, 1, 0]), np.array([1, 0, 1, 1, 0, 0, 0]), [2, 3, 2]
     )
-    data = irl.expert_data(cmdp, demos)
+    data = expert_data_of(cmdp, demos)
     assert data.visited.tolist() == [0, 1, 2, 3]
     assert np.asarray(data.visited[data.rows]).tolist() == [0, 2, 0, 2, 3, 0, 1]
     assert data.actions.tolist() == [1, 0, 1, 1, 0, 0, 0]
@@ -414,7 +415,7 @@ def test_actions_tell_contexts_that_transitions_leave_open():
     from_transitions, from_both = (found[evidence].posterior.mean for evidence in EVIDENCE)
     assert np.abs(from_transitions - from_both).max() > 0.1 * np.abs(from_both).max()
     # p(θ = 1 | ω, τ) of an expert who went right is more than the prior once actions count.
-    data = irl.expert_data(cmdp, demos)
+    data = expert_data_of(cmdp, demos)
     with jax.enable_x64(True):
         reward = np.repeat(from_both[:, None], 2, 1)
         policy = planning.plan(cmdp, reward).policy
@@ -468,7 +469,7 @@ def log_posteriors(
     weights: Table, psi: Table, cmdp: TabularCMDP, demos: Demonstrations, config: IRLConfig
 ) -> Table:
     """The log posterior of each row of `weights`."""
-    data = irl.expert_data(cmdp, demos)
+    data = expert_data_of(cmdp, demos)
     with jax.enable_x64(True):
         found = [
             irl.log_posterior(jnp.asarray(row), visited(psi, data), data, config) for row in weights
@@ -501,7 +502,7 @@ def test_cutting_trajectories_up_changes_nothing_where_the_context_is_known():
         for weights in np.random.default_rng(5).normal(size=(3, 4)):
             whole, cut = (
                 irl.log_posterior(jnp.asarray(weights), visited(psi, data), data, IRLConfig())
-                for data in (irl.expert_data(plain, demos), irl.expert_data(plain, pieces))
+                for data in (expert_data_of(plain, demos), expert_data_of(plain, pieces))
             )
             assert float(whole) == pytest.approx(float(cut), rel=1e-12)
 
@@ -593,7 +594,7 @@ def test_three_state_first_order_condition_and_its_limits():
 def test_three_state_first_update():
     """The paper's first step from 0: ± γ N / (2(1−γ)) for s1 and s2, once times α."""
     cmdp, demos = envs.make("three-state"), three_state_demonstrations(10)
-    data = irl.expert_data(cmdp, demos)
+    data = expert_data_of(cmdp, demos)
     config = IRLConfig(temperature=0.2)
     policy = np.full((2, 3, 2), 0.5)
     with jax.enable_x64(True):

@@ -79,7 +79,7 @@ class InferenceModel(eqx.Module):
     def unroll(self, simulator: Simulator, trajectories: Trajectories) -> tuple[Any, BeliefInfo]:
         """The memories after every moment of rows of trajectories, and what each said.
 
-        Moments outside the mask change nothing.
+        Moments outside the mask change nothing and say nothing.
         """
         encode = self.state_encoder(simulator, trajectories.actions.size)
 
@@ -88,7 +88,8 @@ class InferenceModel(eqx.Module):
             before = jax.tree.map(lambda new, old: jnp.where(first, new, old), self.init(), memory)
             after, info = self.update(before, encode(state), previous)
             after = jax.tree.map(lambda new, old: jnp.where(real, new, old), after, memory)
-            return after, (after, info._replace(impossible=info.impossible & real))
+            log_evidence = jnp.where(real, info.log_evidence, 0)
+            return after, (after, BeliefInfo(log_evidence, info.impossible & real))
 
         def row(*moments):
             return jax.lax.scan(advance, self.init(), moments)[1]

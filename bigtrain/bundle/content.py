@@ -8,19 +8,20 @@ import numpy as np
 from jaxtyping import Float
 
 from bigtrain.belief import AmortisedInference
-from bigtrain.bundle import problems, records
-from bigtrain.bundle.container import seal, unseal
-from bigtrain.bundle.fields import DTYPES, Fields, write_array, write_names
-from bigtrain.bundle.limits import MAX_NAME, MAX_OBSERVATION, MAX_RANK
+from bigtrain.bundle import records
 from bigtrain.bundle.model import ArraySpec, Bundle
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.bundle.policies import read_policy, write_policy
 from bigtrain.errors import BundleLimitError, BundleShapeError, BundleValueError, BundleWriteError
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite import stored
+from bigtrain.finite.stored import StoredProblem
 from bigtrain.policy import NetworkPolicy, Policy
-from bigtrain.problem import CMDP
+from bigtrain.problem import Simulator
 from bigtrain.result import FitResult
 from bigtrain.reward.successor import SuccessorNetwork
+from bigtrain.storage.container import seal, unseal
+from bigtrain.storage.fields import DTYPES, Fields, write_array, write_names
+from bigtrain.storage.limits import MAX_NAME, MAX_OBSERVATION, MAX_RANK
 
 _LEAST_POSITIVE = float(np.finfo(np.float32).tiny)
 
@@ -30,17 +31,16 @@ T = TypeVar("T")
 def dump_bundle(result: FitResult) -> bytes:
     """The bundle of a result. The same result gives the same bytes."""
     cmdp, reward = result.cmdp, result.reward
-    names = problems.name_parts(cmdp)
-    tabular = cmdp if isinstance(cmdp, TabularCMDP) else None
+    problem = stored.as_stored(cmdp)
     _check_discounts(result)
     data = seal(
         {
-            "action_names": write_names(names.actions),
-            "context_names": write_names(names.contexts),
+            "action_names": write_names(cmdp.action_names),
+            "context_names": write_names(cmdp.context_names),
             "context_prior": write_array(cmdp.context_prior, "float64"),
             "gamma": float(cmdp.gamma),
             "observation": _write_spec(describe_observation(cmdp, result.policy)),
-            "problem": _write(problems.write_problem, tabular),
+            "problem": _write(stored.write_problem, problem),
             "reward": {
                 "weights": write_array(reward.weights, "float64"),
                 "bias": float(reward.bias),
@@ -51,9 +51,9 @@ def dump_bundle(result: FitResult) -> bytes:
                 "temperature": float(result.temperature),
             },
             "exploration": None
-            if tabular is None or reward.exploration is None
-            else problems.write_exploration(reward.exploration, tabular),
-            "exploration_note": problems.note_exploration(reward.exploration, cmdp),
+            if problem is None or reward.exploration is None
+            else stored.write_exploration(reward.exploration, problem),
+            "exploration_note": stored.note_exploration(reward.exploration, cmdp),
             "policy": write_policy(result.policy, cmdp),
             "successor": _write(write_network, result.successor),
             "expert": _write(lambda table: write_array(table, "float64"), result.expert),
@@ -74,7 +74,7 @@ def parse_bundle(data: bytes) -> Bundle:
 
 
 def _read(digest: str, fields: Fields) -> Bundle:
-    names = problems.Names(fields.names("action_names"), fields.names("context_names"))
+    names = stored.Names(fields.names("action_names"), fields.names("context_names"))
     context_prior = fields.probabilities("context_prior", (len(names.contexts),))
     gamma = fields.number("gamma", low=0.0, high=1.0)
     if gamma == 1:
@@ -91,13 +91,13 @@ def _read(digest: str, fields: Fields) -> Bundle:
     def part(name: str, read: Callable[..., T], *given: Any) -> T | None:
         return fields.optional(name, lambda name: read(fields.fields(name), *given))
 
-    problem = part("problem", problems.read_problem, names, context_prior, gamma)
+    problem = part("problem", stored.read_problem, names, context_prior, gamma)
     policy = read_policy(fields.fields("policy"), problem, interface)
     if problem is not None:
         _check_fit(problem, policy, spec, interface)
 
     def read_expert(name: str) -> Float[np.ndarray, "context state action"]:
-        num_states = problems.require_problem(problem, name).num_states
+        num_states = stored.require_problem(problem, name).num_states
         shape = (interface.num_contexts, num_states, interface.num_actions)
         return fields.probabilities(name, shape)
 
@@ -114,7 +114,7 @@ def _read(digest: str, fields: Fields) -> Bundle:
         covariance=reward.array("covariance", "float64", (len(weights), len(weights))),
         scale=reward.number("scale", low=_LEAST_POSITIVE),
         temperature=reward.number("temperature", low=_LEAST_POSITIVE),
-        exploration=part("exploration", problems.read_exploration, problem, reward_range),
+        exploration=part("exploration", stored.read_exploration, problem, reward_range),
         exploration_note=fields.text("exploration_note"),
         policy=policy,
         problem=problem,
@@ -126,26 +126,16 @@ def _read(digest: str, fields: Fields) -> Bundle:
     )
 
 
-def describe_observation(cmdp: CMDP, policy: Policy) -> ArraySpec:
+def describe_observation(cmdp: Simulator, policy: Policy) -> ArraySpec:
     """What an observation looks like.
 
     Bounds are those over all states. There are none where the belief is learned, which can make
     something of what no state looks like.
     """
-    if not isinstance(cmdp, TabularCMDP):
-        seen = problems.observe_abstractly(cmdp)
-        return ArraySpec("", seen.dtype.name, seen.shape)
-    if cmdp.observer is None:
-        dtype, shape, low, high, names = "float32", (cmdp.num_states,), 0.0, 1.0, ()
-    else:
-        table = cmdp.observation_array()
-        dtype, shape = table.dtype.name, table.shape[1:]
-        low, high = float(table.min()), float(table.max())
-        numbered = table.dtype.kind in "iu" and np.array_equal(table, np.arange(len(table)))
-        names = cmdp.state_names if numbered else ()
+    seen, (low, high, names) = cmdp.observation, cmdp.observation_bounds
     if isinstance(policy, NetworkPolicy) and isinstance(policy.inference, AmortisedInference):
-        return ArraySpec("", dtype, shape, value_names=names)
-    return ArraySpec("", dtype, shape, low, high, names)
+        low = high = None
+    return ArraySpec("", seen.dtype.name, seen.shape, low, high, names)
 
 
 def _write_spec(spec: ArraySpec) -> dict[str, Any]:
@@ -188,7 +178,9 @@ def _check_discounts(result: FitResult) -> None:
             )
 
 
-def _check_fit(problem: TabularCMDP, policy: Policy, spec: ArraySpec, interface: Interface) -> None:
+def _check_fit(
+    problem: StoredProblem, policy: Policy, spec: ArraySpec, interface: Interface
+) -> None:
     expected = describe_observation(problem, policy)
     if spec != expected:
         raise BundleShapeError(

@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 from bigtrain.atomic import atomic_write
-from bigtrain.bundle.container import check_size
 from bigtrain.bundle.content import dump_bundle, parse_bundle
 from bigtrain.bundle.model import Bundle
 from bigtrain.errors import BundleError, BundleWriteError
 from bigtrain.result import FitResult
+from bigtrain.storage.container import check_size
 
 
 def save_bundle(result: FitResult, path: str | os.PathLike) -> None:

@@ -14,7 +14,7 @@ from scipy import special
 from bigtrain.bundle.policies import StorablePolicy
 from bigtrain.bundle.records import Certificate
 from bigtrain.exploration import CostOfExploration, PredictiveReward
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.stored import StoredProblem
 from bigtrain.provenance import Provenance
 from bigtrain.result import Measured
 from bigtrain.reward.successor import SuccessorNetwork
@@ -83,7 +83,7 @@ class Bundle:
     exploration: CostOfExploration | None
     exploration_note: str
     policy: StorablePolicy
-    problem: TabularCMDP | None
+    problem: StoredProblem | None
     successor: SuccessorNetwork | None
     expert: Float[np.ndarray, "context state action"] | None
     provenance: Provenance
@@ -144,7 +144,7 @@ class Bundle:
         return summarise(self)
 
     def _expert_in(
-        self, problem: TabularCMDP, state: int
+        self, problem: StoredProblem, state: int
     ) -> Float[np.ndarray, "context action"] | None:
         if self.expert is not None:
             return self.expert[:, state]
@@ -157,7 +157,7 @@ class Bundle:
 
 @eqx.filter_jit
 def _read_off(
-    network: SuccessorNetwork, cmdp: TabularCMDP, state: Int[Array, ""]
+    network: SuccessorNetwork, cmdp: StoredProblem, state: Int[Array, ""]
 ) -> Float[Array, "context action feature"]:
     """Ψ of one state."""
     features = jax.vmap(cmdp.features, (None, 0))(state, jnp.arange(cmdp.num_actions))

@@ -15,13 +15,13 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from bigtrain.belief import AmortisedInference
-from bigtrain.bundle.fields import Fields, write_array
-from bigtrain.bundle.limits import MAX_LAYERS, MAX_WIDTH
-from bigtrain.bundle.problems import refusing
 from bigtrain.errors import BundleStructureError, BundleValueError
+from bigtrain.finite.stored import refusing
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import PolicyConfig, ValueNetwork
 from bigtrain.reward.successor import SuccessorNetwork
+from bigtrain.storage.fields import Fields, write_array
+from bigtrain.storage.limits import MAX_LAYERS, MAX_WIDTH
 
 Network = ValueNetwork | AmortisedInference | SuccessorNetwork
 

@@ -6,20 +6,19 @@ import jax
 import numpy as np
 
 from bigtrain.belief import AmortisedInference, InferenceModel
-from bigtrain.bundle.fields import Fields, write_array
 from bigtrain.bundle.networks import Interface, read_network, write_network
-from bigtrain.bundle.problems import require_problem, same_problem
 from bigtrain.errors import BundleWriteError
-from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
+from bigtrain.finite.stored import StoredProblem, require_problem, same_problem
 from bigtrain.policy import NetworkPolicy, Policy, ValueNetwork
-from bigtrain.problem import CMDP
+from bigtrain.problem import Simulator
+from bigtrain.storage.fields import Fields, write_array
 
 StorablePolicy = BayesPolicy | MemorylessPolicy | NetworkPolicy
 
 
-def write_policy(policy: Policy, cmdp: CMDP) -> dict[str, Any]:
+def write_policy(policy: Policy, cmdp: Simulator) -> dict[str, Any]:
     """A policy for `cmdp`, which the bundle holds beside it."""
     match policy:
         case BayesPolicy():
@@ -48,7 +47,7 @@ def write_policy(policy: Policy, cmdp: CMDP) -> dict[str, Any]:
 
 
 def read_policy(
-    fields: Fields, problem: TabularCMDP | None, interface: Interface
+    fields: Fields, problem: StoredProblem | None, interface: Interface
 ) -> StorablePolicy:
     """The policy, ready to run."""
     kind = fields.choice("kind", ("bayes", "memoryless", "network"))
@@ -72,7 +71,7 @@ def read_policy(
     )
 
 
-def _write_belief(tracker: InferenceModel, cmdp: CMDP) -> dict[str, Any]:
+def _write_belief(tracker: InferenceModel, cmdp: Simulator) -> dict[str, Any]:
     match tracker:
         case FiniteInference():
             _check_problem(tracker.cmdp, cmdp)
@@ -86,7 +85,7 @@ def _write_belief(tracker: InferenceModel, cmdp: CMDP) -> dict[str, Any]:
 
 
 def _read_belief(
-    fields: Fields, problem: TabularCMDP | None, interface: Interface
+    fields: Fields, problem: StoredProblem | None, interface: Interface
 ) -> InferenceModel:
     if fields.choice("kind", ("exact", "learned")) == "exact":
         return FiniteInference(require_problem(problem, fields.where))
@@ -105,7 +104,7 @@ def _read_scalar(fields: Fields, name: str) -> float | jax.Array:
     return fields.number(name)
 
 
-def _check_problem(own: CMDP, stored: CMDP) -> None:
+def _check_problem(own: Simulator, stored: Simulator) -> None:
     if not same_problem(own, stored):
         raise BundleWriteError(
             "The policy must be one for the problem that the result is about, since a bundle "

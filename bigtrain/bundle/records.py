@@ -3,12 +3,12 @@
 import math
 from typing import Any, NamedTuple, cast
 
-from bigtrain.bundle.fields import INTEGERS, Fields
-from bigtrain.bundle.limits import MAX_NAME
 from bigtrain.errors import BundleValueError
 from bigtrain.evaluate import Estimate, Evaluation, Regret
 from bigtrain.provenance import Provenance
 from bigtrain.result import FitResult, Measured
+from bigtrain.storage.fields import INTEGERS, Fields
+from bigtrain.storage.limits import MAX_NAME
 
 
 class Certificate(NamedTuple):

@@ -11,8 +11,8 @@ from rich.text import Text
 from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.model import ArraySpec, Bundle, RewardTables
 from bigtrain.bundle.networks import Network, count_weights, describe_network
-from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
+from bigtrain.finite.stored import StoredProblem
 from bigtrain.policy import NetworkPolicy
 
 _MOST_NAMES = 8
@@ -116,7 +116,7 @@ def _exploration(bundle: Bundle) -> Iterator[tuple[str, str]]:
     yield "exploring", f"in {places}: {worth}"
 
 
-def _render_reward(problem: TabularCMDP, tables: RewardTables) -> Table:
+def _render_reward(problem: StoredProblem, tables: RewardTables) -> Table:
     """The states where the reward is least and greatest, in the order of the problem."""
     mean = tables.mean.mean(-1)
     order = np.argsort(mean, kind="stable")

@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 from bigtrain.arrays import ArrayLike
 from bigtrain.errors import ConfigError
 from bigtrain.exploration.kpriors import KPrior, Uniform
-from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.problem import Simulator, State
 
 States = Sequence[int | str] | Callable[[State], bool | Bool[Array, ""]]
@@ -36,13 +35,13 @@ class CostOfExploration:
     actions: Sequence[int | str] | None = None
     k: KPrior = Uniform(0.0, 1.0)
 
-    def mask(self, cmdp: TabularCMDP) -> Bool[np.ndarray, "state action"]:
+    def mask(self, cmdp: Simulator) -> Bool[np.ndarray, "state action"]:
         """Which (state, action) the prior speaks of."""
         mask = np.zeros((cmdp.num_states, cmdp.num_actions), bool)
         mask[np.ix_(*self.indices(cmdp))] = True
         return mask
 
-    def spread(self, cmdp: TabularCMDP, values: ArrayLike) -> Float[np.ndarray, "state action"]:
+    def spread(self, cmdp: Simulator, values: ArrayLike) -> Float[np.ndarray, "state action"]:
         """`values` for the named pairs laid out over all of them, 0 elsewhere."""
         states, actions = self.indices(cmdp)
         table = np.zeros((cmdp.num_states, cmdp.num_actions))
@@ -53,19 +52,15 @@ class CostOfExploration:
 
     def describe(self, cmdp: Simulator) -> str:
         """The set and the prior in words that are the same in another process."""
-        if isinstance(cmdp, TabularCMDP):
+        if cmdp.is_finite:
             states, actions = self.indices(cmdp)
             return f"states {states}, actions {actions}, {self.k!r}"
         predicate = getattr(self.states, "__qualname__", type(self.states).__qualname__)
         return f"states {predicate}, actions {self.actions}, {self.k!r}"
 
-    def indices(self, cmdp: TabularCMDP) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def indices(self, cmdp: Simulator) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The states and the actions that span the exploration set, in the order of `k`."""
-        if callable(self.states):
-            states = tuple(s for s in range(cmdp.num_states) if self.states(s))
-        else:
-            states = cmdp.state_indices(self.states)
-        actions = self._actions(cmdp)
+        states, actions = cmdp.state_indices(self.states), self._actions(cmdp)
         if not states or not actions:
             raise _empty(f"{len(states)} states and {len(actions)} actions")
         return states, actions
@@ -86,7 +81,7 @@ class CostOfExploration:
 
     def check_set(self, cmdp: Simulator) -> None:
         """Raises where the exploration set is empty or `k` does not fit it."""
-        if isinstance(cmdp, TabularCMDP):
+        if cmdp.is_finite:
             self.spread(cmdp, self.k.mean)
             return
         self._predicate()
@@ -124,7 +119,7 @@ class CostOfExploration:
         self, cmdp: Simulator, state: State, action: Int[Array, ""]
     ) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """Row and column of the pair in the fields of `k`, -1 outside."""
-        if isinstance(cmdp, TabularCMDP):
+        if cmdp.is_finite:
             states, actions = self.indices(cmdp)
             row = _places(states, cmdp.num_states)[state]
         else:
@@ -154,15 +149,7 @@ class CostOfExploration:
     def _actions(self, cmdp: Simulator) -> tuple[int, ...]:
         if self.actions is None:
             return tuple(range(cmdp.num_actions))
-        if isinstance(cmdp, TabularCMDP):
-            return cmdp.action_indices(self.actions)
-        for action in self.actions:
-            if isinstance(action, str) or not 0 <= action < cmdp.num_actions:
-                raise ConfigError(
-                    f"An action must be a number from 0 to {cmdp.num_actions - 1}, since this "
-                    f"problem is not finite and has no names for them, got {action!r}."
-                )
-        return tuple(int(action) for action in self.actions)
+        return cmdp.action_indices(self.actions)
 
 
 def _places(indices: tuple[int, ...], count: int) -> Int[Array, " index"]:

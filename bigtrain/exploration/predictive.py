@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bigtrain.errors import ConfigError
 from bigtrain.exploration.cost import CostOfExploration
-from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.problem import Simulator, State
 from bigtrain.reward.irl import RewardPosterior
 
@@ -95,7 +94,7 @@ class PredictiveReward(eqx.Module):
 
     def table(self) -> Float[np.ndarray, "state action"]:
         """The predictive mean of every (state, action), in float64."""
-        mean, cmdp = self.irl_table(), self._finite_cmdp()
+        mean, cmdp = self.irl_table(), self.cmdp
         if self.exploration is None:
             return mean
         worth = self.exploration.spread(cmdp, self.exploration.k.mean * self.reward_range[1])
@@ -103,19 +102,17 @@ class PredictiveReward(eqx.Module):
 
     def as_function(self) -> Callable[[State, Int[Array, ""]], Float[Array, ""]]:
         """The predictive mean, as `evaluate` wants a reward: from tables in finite problems."""
-        if isinstance(self.cmdp, TabularCMDP):
-            return self.cmdp.tabulate(self.table())
-        return self.mean
+        return self.cmdp.tabulate(self.table()) if self.cmdp.is_finite else self.mean
 
     def irl_table(self) -> Float[np.ndarray, "state action"]:
         """The same before the exploration prior."""
-        cmdp = self._finite_cmdp()
+        cmdp = self.cmdp
         mean = cmdp.feature_matrix() @ np.asarray(self.weights) + self.bias
         return mean.reshape(cmdp.num_states, cmdp.num_actions)
 
     def variance_table(self) -> Float[np.ndarray, "state action"]:
         """The predictive variance of every (state, action)."""
-        cmdp = self._finite_cmdp()
+        cmdp = self.cmdp
         features = cmdp.feature_matrix()
         spread = np.asarray(features.multiply(features @ np.asarray(self.covariance)).sum(-1))
         spread = spread.reshape(cmdp.num_states, cmdp.num_actions)
@@ -129,7 +126,7 @@ class PredictiveReward(eqx.Module):
         self, key: PRNGKeyArray, num_samples: int
     ) -> Float[Array, "sample state action"]:
         """Whole reward functions drawn from the distribution."""
-        cmdp = self._finite_cmdp()
+        cmdp = self.cmdp
         key_weights, key_k = jax.random.split(key)
         posterior = RewardPosterior(np.asarray(self.weights), np.asarray(self.covariance))
         weights = posterior.sample(key_weights, num_samples)
@@ -162,14 +159,6 @@ class PredictiveReward(eqx.Module):
         assert self.exploration is not None
         inside = self.exploration.pick(self.cmdp, inside, state, action)
         return jnp.where(self.is_exploring(state, action), inside, outside)
-
-    def _finite_cmdp(self) -> TabularCMDP:
-        if not isinstance(self.cmdp, TabularCMDP):
-            raise ConfigError(
-                f"There are tables of finite problems only, and `{type(self.cmdp).__name__}` is "
-                "none. Use `mean`, `variance` and `sample` of one state and action."
-            )
-        return self.cmdp
 
 
 def check_settings(
@@ -209,15 +198,9 @@ def predictive_reward(
             "exploring.",
             stacklevel=2,
         )
-    if isinstance(cmdp, TabularCMDP):
-        if states is not None:
-            raise ConfigError("`states` must be left out: a finite problem knows which can occur.")
-        features, occurring = cmdp.feature_matrix(), cmdp.occurring_states()
-    else:
-        features = _features_of(cmdp, states)
-        occurring = np.ones(len(features) // cmdp.num_actions, bool)
-        if exploration is not None:
-            exploration.check_occurring(states)
+    features, occurring = cmdp.occurring_features(states)
+    if exploration is not None and states is not None:
+        exploration.check_occurring(states)
     mean = (features @ posterior.mean).reshape(-1, cmdp.num_actions)
     scale, shift = rescale(mean, occurring, reward_range)
     weights = scale * posterior.mean
@@ -232,24 +215,3 @@ def predictive_reward(
     return PredictiveReward(
         cmdp, weights, shift, scale**2 * posterior.covariance, scale, reward_range, exploration
     )
-
-
-def _features_of(cmdp: Simulator, states: State | None) -> Float[np.ndarray, "pair feature"]:
-    """ν of every action in a batch of states, states first."""
-    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(states)}
-    if len(sizes) != 1 or sizes & {(), (0,)}:
-        raise ConfigError(
-            "`states` must be a batch of states known to occur, since this problem is not finite: "
-            "a pytree whose leaves share a leading axis, got "
-            + ("none." if states is None else f"leading axes {sorted(sizes)}.")
-        )
-    actions = jnp.arange(cmdp.num_actions)
-    each = jax.vmap(jax.vmap(cmdp.features, (None, 0)), (0, None))
-    features = np.asarray(jax.jit(each)(states, actions), np.float64)
-    if not np.isfinite(features).all():
-        state, action, feature = np.argwhere(~np.isfinite(features))[0]
-        raise ConfigError(
-            f"Features must be finite, but state {state} of `states` has "
-            f"{features[state, action, feature]} as feature {feature} of action {action}."
-        )
-    return features.reshape(-1, features.shape[-1])

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 from scipy import sparse
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.errors import CMDPError, PlanningError
+from bigtrain.errors import CMDPError, ConfigError, PlanningError
 from bigtrain.finite import transitions as transitions_lib
 from bigtrain.finite.demonstrations import Names, check_transitions, find_states
 from bigtrain.finite.transitions import Transitions
@@ -53,7 +53,7 @@ class TabularCMDP(CMDP):
     feature_table: Float[np.ndarray | Array, "state action feature"] | None
     observer: Shaped[np.ndarray | Array, "state ..."] | Callable[[Array], Array] | None
     gamma: float = eqx.field(static=True)
-    state_names: tuple[str, ...] = eqx.field(static=True)
+    _state_names: tuple[str, ...] = eqx.field(static=True)
     _actions: Discrete
     _context_names: tuple[str, ...] = eqx.field(static=True)
     _task: Task | None = eqx.field(static=True)
@@ -74,7 +74,7 @@ class TabularCMDP(CMDP):
     ):
         dynamics = transitions_lib.convert(transitions)
         num_contexts, num_states, num_actions, _ = dynamics.probabilities.shape
-        self.state_names = spaces.name("state_names", state_names, "s", num_states)
+        self._state_names = spaces.name("state_names", state_names, "s", num_states)
         self._actions = Discrete(spaces.name("action_names", action_names, "a", num_actions))
         self._context_names = spaces.name("context_names", context_names, "context-", num_contexts)
         self.successors, self.probabilities = transitions_lib.check(
@@ -99,12 +99,29 @@ class TabularCMDP(CMDP):
         )
 
     @property
+    def observation_bounds(self) -> tuple[float, float, tuple[str, ...]]:
+        if self.observer is None:
+            return 0.0, 1.0, ()
+        table = self.observation_array()
+        numbered = table.dtype.kind in "iu" and np.array_equal(table, np.arange(len(table)))
+        names = self.state_names if numbered else ()
+        return float(table.min()), float(table.max()), names
+
+    @property
+    def is_finite(self) -> bool:
+        return True
+
+    @property
     def num_states(self) -> int:
         return self.successors.shape[0]
 
     @property
     def num_actions(self) -> int:
         return self.successors.shape[1]
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return self._state_names
 
     @property
     def actions(self) -> Discrete:
@@ -290,13 +307,18 @@ class TabularCMDP(CMDP):
             return sparse.csr_matrix((np.ones(len(same)), same, np.arange(len(same) + 1)))
         return sparse.csr_matrix(np.asarray(self.feature_table).reshape(-1, self.num_features))
 
-    def state_indices(self, states: Iterable[int | np.integer | str]) -> tuple[int, ...]:
-        """The indices of states given by index or by name."""
-        return tuple(spaces.find("state", state, self.state_names) for state in states)
+    def occurring_features(self, states: None) -> tuple[Any, Bool[np.ndarray, " state"]]:
+        """Of all states, as a sparse matrix: a finite problem knows which can occur."""
+        if states is not None:
+            raise ConfigError("`states` must be left out: a finite problem knows which can occur.")
+        return self.feature_matrix(), self.occurring_states()
 
-    def action_indices(self, actions: Iterable[int | np.integer | str]) -> tuple[int, ...]:
-        """The indices of actions given by index or by name."""
-        return tuple(spaces.find("action", action, self.action_names) for action in actions)
+    def state_indices(
+        self, states: Iterable[int | np.integer | str] | Callable[[int], Any]
+    ) -> tuple[int, ...]:
+        if callable(states):
+            return tuple(state for state in range(self.num_states) if states(state))
+        return tuple(spaces.find("state", state, self.state_names) for state in states)
 
     def occurring_states(self) -> Bool[np.ndarray, " state"]:
         """Which states can occur: in some context of the prior, after some actions."""

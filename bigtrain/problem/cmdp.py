@@ -78,8 +78,7 @@ class CMDP(Simulator):
     def read_states(self, observations: Shaped[np.ndarray, "row ..."], where: Where) -> State:
         seen, state = self.observation, self.state_like
         if observations.shape[1:] == seen.shape:
-            given = jax.ShapeDtypeStruct(seen.shape, observations.dtype)
-            told, _ = jax.eval_shape(self.identify, given)
+            told, _ = jax.eval_shape(self.identify, seen)
             if jax.tree.map(jnp.shape, told) != jax.tree.map(jnp.shape, state):
                 raise DemonstrationError(
                     f"A state must be told from its observation, but "

@@ -7,7 +7,7 @@ to the state being left).
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import equinox as eqx
@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.errors import ConfigError, DemonstrationError
-from bigtrain.problem.spaces import ActionSpace, Discrete, name
+from bigtrain.problem.spaces import ActionSpace, Discrete, find, name
 from bigtrain.problem.trajectories import Actor, State, Trajectories, UniformActor, flatten
 
 Where = Callable[[int], str]
@@ -67,6 +67,68 @@ class Simulator(eqx.Module):
     def task(self) -> Any:
         """What the designer knows and learners never see, if anybody wrote it down."""
         return None
+
+    @property
+    def observation_bounds(self) -> tuple[float | None, float | None, tuple[str, ...]]:
+        """The least and the greatest number that is seen, where that is known; and the names of 0,
+        1, 2, ... where an observation is the number of a state."""
+        return None, None, ()
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether states are numbered, so that whatever depends on them can be a table."""
+        return False
+
+    @property
+    def num_states(self) -> int:
+        raise self._not_finite("states that are numbered")
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        raise self._not_finite("names of states")
+
+    def state_indices(self, states: Any) -> tuple[int, ...]:
+        """The numbers of states given by number, by name or by a predicate."""
+        raise self._not_finite("states that are numbered")
+
+    def action_indices(self, actions: Iterable[int | np.integer | str]) -> tuple[int, ...]:
+        """The numbers of actions given by number or by name."""
+        return tuple(find("action", action, self.action_names) for action in actions)
+
+    def feature_matrix(self) -> Any:
+        """ν as a sparse matrix with a row for each (state, action), states first."""
+        raise self._not_finite("tables")
+
+    def occurring_features(
+        self, states: State | None
+    ) -> tuple[Float[np.ndarray, "pair feature"], Bool[np.ndarray, " state"]]:
+        """ν of every action in states that may occur, states first, and which of them can.
+
+        `states` is a batch of states known to occur.
+        """
+        sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(states)}
+        if len(sizes) != 1 or sizes & {(), (0,)}:
+            raise ConfigError(
+                "`states` must be a batch of states known to occur, since this problem is not "
+                "finite: a pytree whose leaves share a leading axis, got "
+                + ("none." if states is None else f"leading axes {sorted(sizes)}.")
+            )
+        actions = jnp.arange(self.num_actions)
+        each = jax.vmap(jax.vmap(self.features, (None, 0)), (0, None))
+        features = np.asarray(jax.jit(each)(states, actions), np.float64)
+        if not np.isfinite(features).all():
+            state, action, feature = np.argwhere(~np.isfinite(features))[0]
+            raise ConfigError(
+                f"Features must be finite, but state {state} of `states` has "
+                f"{features[state, action, feature]} as feature {feature} of action {action}."
+            )
+        return features.reshape(-1, features.shape[-1]), np.ones(len(features), bool)
+
+    def _not_finite(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"There are {what} of finite problems only, and `{type(self).__name__}` is none. "
+            "Ask about one state and action."
+        )
 
     @property
     @abc.abstractmethod
@@ -161,12 +223,18 @@ class Simulator(eqx.Module):
 
     def read_states(self, observations: Shaped[np.ndarray, "row ..."], where: Where) -> State:
         """The state behind each observation of demonstrations, checked."""
-        if observations.shape[1:] != self.observation.shape:
+        seen = self.observation
+        if observations.shape[1:] != seen.shape:
             raise DemonstrationError(
-                f"`observations` must have the shape {self.observation.shape} of the problem's "
+                f"`observations` must have the shape {seen.shape} of the problem's "
                 f"observations, got {observations.shape[1:]}."
             )
-        states, known = jax.jit(jax.vmap(self.identify))(jnp.asarray(observations))
+        if not np.can_cast(observations.dtype, seen.dtype, "same_kind"):
+            raise DemonstrationError(
+                f"`observations` must be {seen.dtype}, as the problem's observations are, "
+                f"got {observations.dtype}."
+            )
+        states, known = jax.jit(jax.vmap(self.identify))(jnp.asarray(observations, seen.dtype))
         unknown = np.flatnonzero(~np.asarray(known))
         if len(unknown):
             raise DemonstrationError(

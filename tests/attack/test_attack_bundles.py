@@ -28,7 +28,7 @@ from mutation import (
 
 from bigtrain import errors
 from bigtrain.bundle import Bundle, parse_bundle
-from bigtrain.bundle.container import MAGIC, seal, unseal
+from bigtrain.storage.container import MAGIC, seal, unseal
 from bigtrain.errors import BundleError
 
 HEADER = 52

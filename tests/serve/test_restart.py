@@ -14,7 +14,7 @@ from wire import Stream, act_request, channel_to, rows, unpack
 
 from bigproto.v1 import policy_pb2 as pb
 from bigproto.v1 import policy_pb2_grpc
-from bigtrain.bundle.container import unseal
+from bigtrain.storage.container import unseal
 
 RULE = pb.ActionRule(softmax=pb.ActionRule.Softmax(temperature=50))
 

@@ -19,7 +19,7 @@ from bigserve.core import Core
 from bigserve.errors import Problem
 from bigserve.models import Models
 from bigserve.server import Server
-from bigtrain.bundle.container import unseal
+from bigtrain.storage.container import unseal
 
 
 @pytest.fixture

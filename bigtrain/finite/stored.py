@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from bigtrain.bundle.fields import Fields, write_array, write_names
 from bigtrain.errors import (
     BundleShapeError,
     BundleStructureError,
@@ -30,7 +27,11 @@ from bigtrain.exploration import (
 )
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.transitions import Transitions
-from bigtrain.problem import CMDP
+from bigtrain.problem import Simulator
+from bigtrain.storage.fields import Fields, write_array, write_names
+
+StoredProblem = TabularCMDP
+"""The kind of problem that a bundle can hold."""
 
 _K_PRIORS: dict[str, tuple[type[KPrior], tuple[str, ...]]] = {
     "uniform": (Uniform, ("low", "high")),
@@ -56,14 +57,9 @@ def refusing(path: str) -> Iterator[None]:
         raise BundleValueError(f"`{path}` cannot be used: {why}") from error
 
 
-def name_parts(cmdp: CMDP) -> Names:
-    """The names of actions and contexts; simulators have numbers for them."""
-    if isinstance(cmdp, TabularCMDP):
-        return Names(cmdp.action_names, cmdp.context_names)
-    return Names(
-        tuple(f"a{action}" for action in range(cmdp.num_actions)),
-        tuple(f"context-{context}" for context in range(cmdp.num_contexts)),
-    )
+def as_stored(simulator: Simulator) -> StoredProblem | None:
+    """The problem as a bundle can hold it; None where it is code."""
+    return simulator if isinstance(simulator, TabularCMDP) else None
 
 
 def write_problem(cmdp: TabularCMDP) -> dict[str, Any]:
@@ -129,7 +125,7 @@ def require_problem(problem: TabularCMDP | None, path: str) -> TabularCMDP:
     return problem
 
 
-def same_problem(one: CMDP, other: CMDP) -> bool:
+def same_problem(one: Simulator, other: Simulator) -> bool:
     """Whether policies decide the same in both: whether they are equal in float32."""
     if one is other:
         return True
@@ -143,15 +139,6 @@ def same_problem(one: CMDP, other: CMDP) -> bool:
 
     pairs = list(itertools.zip_longest(tables(one), tables(other)))
     return one.gamma == other.gamma and all(np.array_equal(*pair) for pair in pairs)
-
-
-def observe_abstractly(cmdp: CMDP) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an observation."""
-
-    def first() -> jax.Array:
-        return cmdp.observe(cmdp.reset(jax.random.key(0), jnp.zeros((), jnp.int32)))
-
-    return jax.eval_shape(first)
 
 
 def write_exploration(exploration: CostOfExploration, cmdp: TabularCMDP) -> dict[str, Any]:
@@ -182,9 +169,9 @@ def read_exploration(
     return exploration
 
 
-def note_exploration(exploration: CostOfExploration | None, cmdp: CMDP) -> str:
+def note_exploration(exploration: CostOfExploration | None, cmdp: Simulator) -> str:
     """What can be told of an exploration set that is a predicate, and so code."""
-    if exploration is None or isinstance(cmdp, TabularCMDP):
+    if exploration is None or cmdp.is_finite:
         return ""
     kind, _ = _find_prior(exploration.k)
     (low, high), mean = exploration.k.support, exploration.k.mean

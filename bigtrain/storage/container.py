@@ -10,8 +10,6 @@ from typing import Any
 
 import msgpack
 
-from bigtrain.bundle.limits import MAX_BYTES, MAX_TEXT
-from bigtrain.bundle.survey import survey
 from bigtrain.errors import (
     BundleDigestError,
     BundleLimitError,
@@ -20,6 +18,8 @@ from bigtrain.errors import (
     BundleVersionError,
     NotABundleError,
 )
+from bigtrain.storage.limits import MAX_BYTES, MAX_TEXT
+from bigtrain.storage.survey import survey
 
 MAGIC = b"\x89BIG\r\n\x1a\n"  # like PNG's, it shows whether a transfer took the file for text
 VERSION = 1

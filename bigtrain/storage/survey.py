@@ -4,8 +4,8 @@ msgpack's own limits are for each list and map alone, and it takes memory for a 
 the head. So a small file of many heads, within each other or side by side, could ask for very much.
 """
 
-from bigtrain.bundle.limits import MAX_DEPTH, MAX_VALUES
 from bigtrain.errors import BundleLimitError, BundleStructureError
+from bigtrain.storage.limits import MAX_DEPTH, MAX_VALUES
 
 # By the first byte of a value: how many bytes follow; how many the length of a text or a block has;
 # how many that of a list or a map has, with the values in an entry.

@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.bundle.limits import MAX_NAME, MAX_NAMES, MAX_RANK, MAX_TEXT
 from bigtrain.errors import (
     BundleLimitError,
     BundleShapeError,
@@ -20,6 +19,7 @@ from bigtrain.errors import (
     BundleWriteError,
 )
 from bigtrain.problem.spaces import SUM_TOLERANCE
+from bigtrain.storage.limits import MAX_NAME, MAX_NAMES, MAX_RANK, MAX_TEXT
 
 DTYPES = tuple(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
