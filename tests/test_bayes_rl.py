@@ -22,6 +22,7 @@ from bigtrain.bayes_rl import (
     RolloutConfig,
     SampledTargets,
     ValuesStage,
+    init_members,
     prepare_linear,
     weigh_errors,
 )
@@ -45,7 +46,9 @@ from bigtrain.finite.hyperstate_table import HyperstateTable
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.swept import SweptTargets, TableRewards, prepare_tables
 from bigtrain.learning import heads
+from bigtrain.learning.drive import advance
 from bigtrain.learning.networks import NetworkConfig
+from bigtrain.phases.belief import row_like
 from bigtrain.phases.learn import LearnedPolicy, learn_policies
 from bigtrain.phases.route import route
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
@@ -589,19 +592,31 @@ def test_the_exact_filter_when_it_is_given_is_the_same_as_when_it_is_not():
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_model_that_is_given_is_what_actors_believe_by():
-    """Also where the problem is finite: here one that takes every hearing for noise."""
+def test_a_model_that_is_given_is_what_is_believed_by():
+    """Also where the problem is finite: here one that takes every hearing for noise.
+
+    Sweeps would foresee the beliefs of the problem's own filter, so there are none.
+    """
     deaf = FiniteInference(envs.make("tiger-treasure", p_hear=0.5))
-    learner, member = tiger_learner(SMALL)
-    learner = eqx.tree_at(lambda one: one.inference, learner, deaf)
+    learner = learner_of(TIGER, SMALL, deaf)
+    assert isinstance(learner.targets, SampledTargets) and not learner.distils
     stage = ValuesStage(learner)
-    actor = stage._actor(value_network(TIGER), 1.0)
-    played = eqx.filter_jit(TIGER.collect)(actor, jax.random.key(0), **stage.collection._asdict())
-    heard = np.isin(played.states, [T1, T2])
-    assert heard.sum() > 10
-    np.testing.assert_allclose(played.notes.probs[heard], 0.5, rtol=1e-6)
+    keys, like = jnp.stack([jax.random.key(0)]), row_like(TIGER, 20, deaf.belief(deaf.init()))
+    states = init_members(learner, keys, jnp.arange(TIGER.num_states), like)
+    _, members = prepare_tables(TIGER, [TIGER_REWARD], [1e-3])
+    states, _ = advance(stage, states, members, 1)
+    kept = jax.tree.map(lambda leaf: leaf[0][:16], states.replay.items)
+    heard = np.isin(kept.states, [T1, T2])
+    told = np.isin(np.roll(kept.states, 1, 1), [3, 4]) & ~np.asarray(kept.first)
+    assert heard.sum() > 10 and told.sum() > 10
+    probs = np.asarray(kept.notes.probs)
+    np.testing.assert_allclose(probs[heard], 0.5, rtol=1e-6)
+    np.testing.assert_array_equal(probs[told], np.eye(2)[np.asarray(kept.contexts)[told]])
     [learned] = learn_policies(TIGER, [TIGER_REWARD], seeds=[0], config=SMALL, inference=deaf)
-    assert learned.policy.inference is deaf or isinstance(learned.policy.inference, FiniteInference)
+    assert isinstance(learned.policy.inference, FiniteInference)
+    np.testing.assert_array_equal(
+        learned.policy.inference.cmdp.probabilities, deaf.cmdp.probabilities
+    )
 
 
 def detour_run(

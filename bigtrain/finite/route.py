@@ -21,6 +21,7 @@ from bigtrain.phases.judging import Measure
 from bigtrain.phases.route import Route, route
 from bigtrain.policy import PolicyConfig
 from bigtrain.problem import Trajectories
+from bigtrain.provenance import digest
 from bigtrain.reward.config import InferenceConfig
 from bigtrain.reward.experience import Experience
 
@@ -69,7 +70,7 @@ class FiniteRoute(Route):
         self, inference: InferenceModel, rewards: RewardModel, config: BayesRLConfig
     ) -> tuple[Learner, tuple[Stage, ...]]:
         """Swept, unless it is the history that counts: with a core, or with another belief."""
-        exact = isinstance(inference, FiniteInference)
+        exact = isinstance(inference, FiniteInference) and _same(inference.cmdp, self.cmdp)
         if not (config.sweep and exact and config.model.core == "none"):
             return super().learner(inference, rewards, config)
         targets = SweptTargets(
@@ -106,6 +107,11 @@ class FiniteRoute(Route):
     def _tells_states_apart(self) -> bool:
         seen = np.asarray(self.cmdp.observation_array()).reshape(self.cmdp.num_states, -1)
         return len(np.unique(seen, axis=0)) == self.cmdp.num_states
+
+
+def _same(one: TabularCMDP, other: TabularCMDP) -> bool:
+    """Whether sweeping one foresees the beliefs that the exact filter of the other has."""
+    return one is other or digest(one) == digest(other)
 
 
 @route.register

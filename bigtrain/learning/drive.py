@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
 from bigtrain.problem import Actor, Simulator, Trajectories
 from bigtrain.runs import Callback, Event, Run
@@ -77,6 +77,10 @@ class Judge(abc.ABC):
         """The verdict at the beginning of a stage."""
         return verdict
 
+    def measure(self, states: Any) -> dict[str, np.ndarray]:
+        """Numbers to tell of members as they are, also before anything is learned."""
+        return {}
+
     @abc.abstractmethod
     def judge(self, states: Any, verdict: Any) -> tuple[Any, dict[str, np.ndarray]]:
         """The verdict after a chunk, and numbers to tell, one for each member."""
@@ -104,6 +108,9 @@ def drive(
     _, (states, verdict) = run.resume((states, verdict), phase=phase) or (0, (states, verdict))
     told = {stage.phase for stage in stages}
     history = [event for event in run.events() if event.phase in told]
+    if not history and (measured := judge.measure(states)):
+        history.append(Event(stages[0].phase, 0, _as_lists(measured)))
+        run.record(history[0])
     try:
         for stage in stages:
             if _steps(states) == stage.begin:
@@ -133,10 +140,11 @@ def _events(stage: Stage, metrics: Any, done: int, measured: dict[str, np.ndarra
     """What is measured of a whole chunk is told with its last step."""
     told = stage.events(metrics, done)
     told[-1][1].update(measured)
-    return [
-        Event(stage.phase, step, {n: np.asarray(v).tolist() for n, v in found.items()}, stage.total)
-        for step, found in told
-    ]
+    return [Event(stage.phase, step, _as_lists(found), stage.total) for step, found in told]
+
+
+def _as_lists(measured: dict[str, np.ndarray]) -> dict[str, list[float]]:
+    return {name: np.asarray(values).tolist() for name, values in measured.items()}
 
 
 def advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> tuple[Any, Any]:
@@ -181,14 +189,18 @@ def _begin(stage: Stage, states: Any, members: PyTree) -> tuple[Any, Any, Actor]
 
 @eqx.filter_jit
 def _finish(
-    stage: Stage, states: Any, members: PyTree, trajectories: Trajectories, keys: PRNGKeyArray
+    stage: Stage,
+    states: Any,
+    members: PyTree,
+    trajectories: Trajectories,
+    keys: Key[Array, " member"],
 ) -> tuple[Any, Any]:
     return jax.vmap(lambda *given: _count(*stage.update(*given)))(
         states, members, trajectories, keys
     )
 
 
-def _split(state: Any) -> tuple[Any, PRNGKeyArray]:
+def _split(state: Any) -> tuple[Any, Key[Array, "2"]]:
     """The state with a key of its own, and those of collecting and updating."""
     keys = jax.random.split(state.key, 3)
     return state._replace(key=keys[0]), keys[1:]

@@ -19,7 +19,7 @@ from bigtrain.problem.trajectories import NO_ACTION, Actor, State, Trajectories
 
 
 class CMDP(Simulator):
-    """A contextual MDP as pure functions of one episode.
+    """A contextual MDP as pure functions of one episode, which take an action's number.
 
     Batch them with `jax.vmap` and compile them with `eqx.filter_jit`.
     """
@@ -124,7 +124,7 @@ class CMDP(Simulator):
             env, state, memory, previous, context = row
             key_step, draw, fresh = inputs
             memory, action, notes = actor.act(memory, state, previous, draw)
-            following = self.step(key_step, state, self.actions.action(action), context)
+            following = self.step(key_step, state, action, context)
             moment = Trajectories(
                 state, action, previous == NO_ACTION, context, jnp.asarray(True), notes
             )

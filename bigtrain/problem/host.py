@@ -124,7 +124,7 @@ class HostSimulator(Simulator):
             actions, rests = np.asarray(actions), np.asarray(rests)
             moments.append((seen.copy(), actions, first, drawn.copy(), notes))
             for env in np.flatnonzero(~rests) if moment < horizon else ():
-                action = self._actions.action(actions[env])
+                action = self._actions.action(int(actions[env]))
                 seen[env] = self._check(environments[env].step(action))
             previous, first = actions.copy(), rests & restart
         states, actions, first, told, notes = jax.tree.map(

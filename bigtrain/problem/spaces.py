@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.errors import CMDPError
@@ -20,8 +19,8 @@ SUM_TOLERANCE = 1e-5  # probabilities computed in float32 are off by about this 
 class ActionSpace(eqx.Module):
     """The actions of a problem, as candidates to choose among by number.
 
-    Learners, demonstrations and the wire know an action by its number; the simulator and the robot
-    get the action itself.
+    Learners, demonstrations, the wire and simulators in JAX know an action by its number; the
+    environments of a host and robots get the action itself.
     """
 
     @property
@@ -30,8 +29,8 @@ class ActionSpace(eqx.Module):
         """What each candidate is called, for people."""
 
     @abc.abstractmethod
-    def action(self, number: Int[Array, ""]) -> Any:
-        """The action that a candidate stands for; compiles, and works on the host."""
+    def action(self, number: int) -> Any:
+        """The action that a candidate stands for, as an environment takes it."""
 
     @abc.abstractmethod
     def number(self, action: Any) -> int:
@@ -59,7 +58,7 @@ class Discrete(ActionSpace):
     def names(self) -> tuple[str, ...]:
         return self._names
 
-    def action(self, number: Int[Array, ""]) -> Int[Array, ""]:
+    def action(self, number: int) -> int:
         return number
 
     def number(self, action: Any) -> int:
@@ -129,8 +128,3 @@ def check_distribution(
     if abs(values.sum() - 1) > SUM_TOLERANCE:
         raise CMDPError(f"`{field}` must sum to one, got {values.sum():.6g}.")
     return values / values.sum()
-
-
-def one_hot(number: Int[Array, ""], size: int) -> Float[Array, " candidate"]:
-    """A candidate as networks take it; nothing where there was no action."""
-    return (jnp.arange(size) == number).astype(jnp.float32)
