@@ -23,13 +23,13 @@ from bigtrain import (
     solve,
 )
 from bigtrain.belief import AmortisedInference
-from bigtrain.storage.container import seal, unseal
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 from bigtrain.result import Measured
 from bigtrain.reward.successor import SuccessorNetwork
+from bigtrain.storage.container import seal, unseal
 
 DATA = Path(__file__).parent / "data"
 EXACT = (DATA / "exact-v1.big").read_bytes()

@@ -19,11 +19,11 @@ from scipy import special
 from bigtrain import CostOfExploration, FitResult, Fixed, MaximumEntropy, TabularCMDP, Uniform
 from bigtrain import errors as E
 from bigtrain.bundle import ArraySpec, dump_bundle, load_bundle, parse_bundle, render, save_bundle
-from bigtrain.storage.container import unseal
 from bigtrain.evaluate import Estimate, Evaluation
 from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
 from bigtrain.policy import NetworkPolicy, Policy
 from bigtrain.result import Measured
+from bigtrain.storage.container import unseal
 
 MAZE = {"observation": "symbolic"}
 PIXELS = {"observation": "pixels"}

@@ -13,10 +13,10 @@ from bundles import EXACT, LEARNED, learned, resealed, set_array, solved
 from bigtrain import CostOfExploration, FitResult, TabularCMDP
 from bigtrain import errors as E
 from bigtrain.bundle import dump_bundle, parse_bundle
-from bigtrain.storage.container import MAGIC, seal, unseal
 from bigtrain.exploration import KPrior
 from bigtrain.finite.policies import BayesPolicy
 from bigtrain.policy import Policy
+from bigtrain.storage.container import MAGIC, seal, unseal
 
 
 def test_every_truncation_is_named():

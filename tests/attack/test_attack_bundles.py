@@ -28,8 +28,8 @@ from mutation import (
 
 from bigtrain import errors
 from bigtrain.bundle import Bundle, parse_bundle
-from bigtrain.storage.container import MAGIC, seal, unseal
 from bigtrain.errors import BundleError
+from bigtrain.storage.container import MAGIC, seal, unseal
 
 HEADER = 52
 SOUND_EVERY = 20  # tracing a policy is slow
