@@ -12,16 +12,28 @@ from bigtrain.bundle import load_bundle
 from bigtrain.data import Demonstrations, Trajectory
 from bigtrain.evaluate import Evaluation, evaluate
 from bigtrain.exploration import CostOfExploration, Fixed, KPrior, MaximumEntropy, Uniform
-from bigtrain.finite import exact
-from bigtrain.finite.cmdp import TabularCMDP, Task
-from bigtrain.finite.evaluation import evaluate_exactly, policy_value, regret
-from bigtrain.finite.exact import SolveConfig, solve
-from bigtrain.finite.expert import demonstrate, plan_expert
-from bigtrain.finite.route import FiniteRoute
-from bigtrain.finite.transitions import Transitions
+from bigtrain.finite import (
+    FiniteRoute,
+    SolveConfig,
+    TabularCMDP,
+    Task,
+    Transitions,
+    demonstrate,
+    evaluate_exactly,
+    exact,
+    plan_expert,
+    policy_value,
+    regret,
+    solve,
+)
 from bigtrain.fit import FitConfig, fit
-from bigtrain.phases.infer import InferredReward, infer_reward
-from bigtrain.phases.learn import LearnedPolicy, learn_policies, learn_policy
+from bigtrain.phases import (
+    InferredReward,
+    LearnedPolicy,
+    infer_reward,
+    learn_policies,
+    learn_policy,
+)
 from bigtrain.problem import (
     CMDP,
     NO_ACTION,
@@ -34,8 +46,7 @@ from bigtrain.problem import (
     Trajectories,
 )
 from bigtrain.result import FitResult
-from bigtrain.reward import InferenceConfig
-from bigtrain.reward.irl import IRLConfig
+from bigtrain.reward import InferenceConfig, IRLConfig
 from bigtrain.runs import Event
 
 __all__ = [

@@ -4,14 +4,16 @@ import inspect
 from typing import Any
 
 from bigtrain.errors import CMDPError
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.envs.crossroads import crossroads
-from bigtrain.finite.envs.detour import detour
-from bigtrain.finite.envs.lighthouse import lighthouse
-from bigtrain.finite.envs.poisoned_doors import poisoned_doors
-from bigtrain.finite.envs.three_state import three_state
-from bigtrain.finite.envs.tiger_maze import tiger_maze
-from bigtrain.finite.envs.tiger_treasure import tiger_treasure
+from bigtrain.finite import TabularCMDP
+from bigtrain.finite.envs import (
+    crossroads,
+    detour,
+    lighthouse,
+    poisoned_doors,
+    three_state,
+    tiger_maze,
+    tiger_treasure,
+)
 
 __all__ = ["describe", "make", "names", "options"]
 

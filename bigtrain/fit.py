@@ -13,16 +13,19 @@ from bigtrain.belief import BeliefConfig, InferenceModel
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, PredictiveReward, check_settings
-from bigtrain.finite.exact.bayes import BayesConfig
-from bigtrain.phases.belief import choose_inference
-from bigtrain.phases.infer import InferredReward, check_seeds, learn_reward
-from bigtrain.phases.learn import learn_members
-from bigtrain.phases.route import route
+from bigtrain.finite.exact import BayesConfig
+from bigtrain.phases import (
+    InferredReward,
+    check_seeds,
+    choose_inference,
+    learn_members,
+    learn_reward,
+    route,
+)
 from bigtrain.problem import Simulator, UniformActor
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
-from bigtrain.reward.config import InferenceConfig
-from bigtrain.reward.experience import featurise
+from bigtrain.reward import InferenceConfig, featurise
 from bigtrain.runs import Callback, Run
 
 __all__ = ["FitConfig", "FitResult", "fit"]

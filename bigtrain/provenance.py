@@ -11,7 +11,7 @@ import numpy as np
 
 from bigtrain.data import Demonstrations
 from bigtrain.problem import Simulator
-from bigtrain.runs.settings import flatten
+from bigtrain.runs import flatten
 
 PACKAGES = ("big-imitation", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 

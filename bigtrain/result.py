@@ -9,19 +9,17 @@ from typing import Generic, NamedTuple, TypeVar, final
 import numpy as np
 from jaxtyping import Float
 
-from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Evaluation, Regret, Reward, evaluate
 from bigtrain.exploration import PredictiveReward
-from bigtrain.finite.evaluation import regret
-from bigtrain.finite.exact.bayes import BayesSolution
+from bigtrain.phases import route
 from bigtrain.policy import Policy
 from bigtrain.problem import Simulator
 from bigtrain.provenance import Provenance
-from bigtrain.reward.successor import SuccessorNetwork
-from bigtrain.runs.events import Event
+from bigtrain.reward import SuccessorNetwork
+from bigtrain.runs import Event
 
 Problem = TypeVar("Problem", bound=Simulator)
-Proof = TypeVar("Proof", bound=BayesSolution | None)
+Proof = TypeVar("Proof")
 
 
 class Measured(NamedTuple):
@@ -79,16 +77,8 @@ class FitResult(Generic[Problem, Proof]):
 
     def regret(self, reward: PredictiveReward | None = None) -> Regret:
         """The policy's regret under the inferred reward, or under another; finite problems only."""
-        if not self.cmdp.is_finite:
-            raise ConfigError(
-                "Regret is known of finite problems only. Compare returns by `evaluate`."
-            )
-        return regret(
-            self.policy,
-            self.cmdp,
-            reward=reward or self.reward,
-            optimal=self.certificate if reward is None else None,
-        )
+        known = self.certificate if reward is None else None
+        return route(self.cmdp).regret(self.policy, reward or self.reward, known)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes a bundle: all that a server needs, in one file."""

@@ -46,11 +46,11 @@ from bigtrain.finite.hyperstate_table import HyperstateTable
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.swept import SweptTargets, TableRewards, prepare_tables
 from bigtrain.learning import heads
-from bigtrain.learning.drive import advance
+from bigtrain.learning.driver import advance
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.phases.belief import row_like
 from bigtrain.phases.learn import LearnedPolicy, learn_policies
-from bigtrain.phases.route import route
+from bigtrain.phases.routing import route
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 from bigtrain.policy.network import Core
 from bigtrain.problem import NO_ACTION, Simulator, Trajectories

@@ -18,7 +18,7 @@ from bigtrain.data.replay import Replay
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.experience import CountedExperience
 from bigtrain.learning.networks import NetworkConfig
-from bigtrain.phases.route import route
+from bigtrain.phases.routing import route
 from bigtrain.problem import CMDP, State, Trajectories
 from bigtrain.reward.experience import ReplayedExperience, SampledContextActor, featurise
 from bigtrain.reward.successor import Batch, SuccessorNetwork

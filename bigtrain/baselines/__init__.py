@@ -2,7 +2,7 @@
 
 from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork, CloneState
 from bigtrain.baselines.cloning import CloneConfig, clone_network
-from bigtrain.finite.baselines import average_contexts, clone, solve_averaged, solve_without_prior
+from bigtrain.finite import average_contexts, clone, solve_averaged, solve_without_prior
 
 __all__ = [
     "CloneConfig",

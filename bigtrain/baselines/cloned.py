@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.belief import Categorical
-from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk
+from bigtrain.learning import Encoder, NetworkConfig, Trunk
 from bigtrain.policy import Decision, Policy
 from bigtrain.problem import NO_ACTION
 

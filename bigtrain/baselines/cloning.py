@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int, Key, Shaped
 from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
-from bigtrain.learning.networks import NetworkConfig
+from bigtrain.learning import NetworkConfig
 from bigtrain.problem import NO_ACTION, Simulator, State, Trajectories
-from bigtrain.runs.events import Callback, Event
+from bigtrain.runs import Callback, Event
 
 
 @dataclass(frozen=True)

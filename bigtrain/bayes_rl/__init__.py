@@ -1,6 +1,12 @@
 """Phase 3: Bayes-adaptive Q-learning (section 4.4)."""
 
-from bigtrain.bayes_rl.config import BayesRLConfig, RolloutConfig
+from bigtrain.bayes_rl.actor import hidden_of
+from bigtrain.bayes_rl.config import (
+    BayesRLConfig,
+    RolloutConfig,
+    paper_tiger_maze,
+    paper_tiger_treasure,
+)
 from bigtrain.bayes_rl.learner import Learner, Networks, SettlingStage, ValuesStage, init_members
 from bigtrain.bayes_rl.rewards import (
     LinearRewards,
@@ -31,7 +37,10 @@ __all__ = [
     "ValueTargets",
     "ValuesStage",
     "as_float32",
+    "hidden_of",
     "init_members",
+    "paper_tiger_maze",
+    "paper_tiger_treasure",
     "prepare_linear",
     "value_of_resting",
     "weigh_errors",

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from bigtrain.errors import ConfigError
-from bigtrain.policy import PolicyConfig
-from bigtrain.policy.network import Core
+from bigtrain.policy import Core, PolicyConfig
 
 
 @dataclass(frozen=True)

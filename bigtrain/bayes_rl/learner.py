@@ -20,10 +20,8 @@ from bigtrain.bayes_rl.config import BayesRLConfig
 from bigtrain.bayes_rl.rewards import MemberParams, RewardModel
 from bigtrain.bayes_rl.targets import SampledTargets, ValueTargets
 from bigtrain.belief import AmortisedInference, InferenceModel
-from bigtrain.data import replay
-from bigtrain.data.replay import Replay
-from bigtrain.learning import heads
-from bigtrain.learning.drive import Collection, Stage
+from bigtrain.data import Replay, replay
+from bigtrain.learning import Collection, Stage, heads
 from bigtrain.policy import NetworkPolicy, ValueNetwork
 from bigtrain.problem import Actor, Simulator, State, Trajectories
 

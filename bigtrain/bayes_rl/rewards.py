@@ -9,7 +9,7 @@ policy is best.
 
 import abc
 from collections.abc import Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -48,9 +48,9 @@ class RewardModel(eqx.Module):
 class Linear(NamedTuple):
     """r̃ = ν·weights + bias, and what exploring is worth, where there is a prior over that."""
 
-    weights: Float[np.ndarray | Array, "*member feature"]
-    bias: Float[np.ndarray | Array, "*member"]
-    worth: Float[np.ndarray | Array, "..."] | None
+    weights: Float[Array, "*member feature"]
+    bias: Float[Array, "*member"]
+    worth: Float[Array, "..."] | None
 
 
 @final
@@ -64,7 +64,7 @@ class LinearRewards(RewardModel):
         def one(action):
             features = self.simulator.features(state, action)
             mean = jnp.dot(features, reward.weights, precision="highest") + reward.bias
-            if self.exploration is None:
+            if self.exploration is None or reward.worth is None:
                 return mean
             worth = self.exploration.pick(self.simulator, reward.worth, state, action)
             return jnp.where(self.exploration.contains(self.simulator, state, action), worth, mean)
@@ -79,36 +79,34 @@ def prepare_linear(
     baselines: Sequence[float] | None,
 ) -> tuple[LinearRewards, MemberParams]:
     """The rewards of many members. `baselines` say what reward a step is likely to be got."""
-    if not all(isinstance(reward, PredictiveReward) for reward in rewards):
+    inferred = [reward for reward in rewards if isinstance(reward, PredictiveReward)]
+    if len(inferred) < len(rewards):
         raise ConfigError(
             "`reward` must be a `PredictiveReward`, since this problem is not finite."
         )
-    sets = [
-        (r.exploration.states, r.exploration.actions) if r.exploration else None for r in rewards
-    ]
+    costs = [reward.exploration for reward in inferred]
+    sets = [None if cost is None else (cost.states, cost.actions) for cost in costs]
     if any(chosen != sets[0] for chosen in sets):
         raise ConfigError(
             "Rewards learned for side by side must have one exploration set, since this problem "
             "is not finite; only k may differ."
         )
-    scales = np.array([r.reward_range[1] - r.reward_range[0] for r in rewards])
+    scales = np.array([r.reward_range[1] - r.reward_range[0] for r in inferred])
     # Without anything better the middle of the range: wrong, but by less than the range.
-    shift = np.array(baselines or [np.mean(r.reward_range) for r in rewards], np.float64)
-    worth = None
-    if sets[0] is not None:
-        means = [np.asarray(r.exploration.k.mean) * r.reward_range[1] for r in rewards]
-        worth = np.stack(
-            [(mean - low) / scale for mean, low, scale in zip(means, shift, scales, strict=True)]
-        )
-    linear = Linear(
-        np.stack([np.asarray(r.weights) for r in rewards]) / scales[:, None],
-        (np.array([r.bias for r in rewards]) - shift) / scales,
-        worth,
-    )
-    params = MemberParams(linear, shift, scales, np.asarray(learning_rates))
-    return LinearRewards(simulator, rewards[0].exploration), as_float32(params)
+    shift = np.array(baselines or [np.mean(r.reward_range) for r in inferred], np.float64)
+    # Of one exploration set, so all of them have a prior or none has.
+    worths = [
+        (np.asarray(r.exploration.k.mean) * r.reward_range[1] - low) / scale
+        for r, low, scale in zip(inferred, shift, scales, strict=True)
+        if r.exploration is not None
+    ]
+    weights = np.stack([np.asarray(r.weights) for r in inferred]) / scales[:, None]
+    bias = (np.array([r.bias for r in inferred]) - shift) / scales
+    linear = Linear(*as_float32((weights, bias, np.stack(worths) if worths else None)))
+    params = MemberParams(linear, *as_float32((shift, scales, np.asarray(learning_rates))))
+    return LinearRewards(simulator, costs[0]), params
 
 
-def as_float32(params: MemberParams) -> MemberParams:
-    """Numbers for compiled code."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+def as_float32(arrays: PyTree) -> Any:
+    """Numbers for compiled code, in the same structure."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), arrays)

@@ -35,7 +35,7 @@ class ValueTargets(eqx.Module):
     trajectories are replayed, and the head is solved for in a second stage.
     """
 
-    bootstraps: eqx.AbstractClassVar[bool]
+    bootstraps: ClassVar[bool]
 
     @abc.abstractmethod
     def init(self) -> Any:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from bigtrain.arrays import ArrayLike
 from bigtrain.belief.beliefs import Categorical, clip_log_belief
 from bigtrain.belief.inference import UNKNOWN, BeliefInfo, InferenceModel
-from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk
+from bigtrain.learning import Encoder, NetworkConfig, Trunk
 from bigtrain.problem import Simulator, Trajectories
 
 

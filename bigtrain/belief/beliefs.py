@@ -21,6 +21,16 @@ class Belief(eqx.Module):
     def nodes(self) -> tuple[Any, Float[Array, "*batch node"]]:
         """Contexts to average over, and their weights, which sum to one."""
 
+    @property
+    @abc.abstractmethod
+    def probs(self) -> Float[Array, "*batch node"]:
+        """The weights of the nodes, for people."""
+
+    @property
+    @abc.abstractmethod
+    def entropy(self) -> Float[Array, "*batch"]:
+        """How unsure the belief is, in nats."""
+
     @abc.abstractmethod
     def encode(self) -> Float[Array, "*batch code"]:
         """What a network of values is given."""
@@ -52,7 +62,6 @@ class Categorical(Belief):
 
     @property
     def entropy(self) -> Float[Array, "*batch"]:
-        """In nats."""
         return -jnp.where(self.probs > 0, self.probs * self.log_probs, 0).sum(-1)
 
     def nodes(self) -> tuple[Int[Array, " context"], Float[Array, "*batch context"]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bigtrain.errors import ConfigError
-from bigtrain.learning.networks import NetworkConfig
+from bigtrain.learning import NetworkConfig
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,22 @@ from bigtrain.bundle.model import ArraySpec, Bundle
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.bundle.policies import read_policy, write_policy
 from bigtrain.errors import BundleLimitError, BundleShapeError, BundleValueError, BundleWriteError
-from bigtrain.finite import stored
-from bigtrain.finite.stored import StoredProblem
+from bigtrain.finite import StoredProblem, stored
 from bigtrain.policy import NetworkPolicy, Policy
 from bigtrain.problem import Simulator
 from bigtrain.result import FitResult
-from bigtrain.reward.successor import SuccessorNetwork
-from bigtrain.storage.container import seal, unseal
-from bigtrain.storage.fields import DTYPES, Fields, write_array, write_names
-from bigtrain.storage.limits import MAX_NAME, MAX_OBSERVATION, MAX_RANK
+from bigtrain.reward import SuccessorNetwork
+from bigtrain.storage import (
+    DTYPES,
+    MAX_NAME,
+    MAX_OBSERVATION,
+    MAX_RANK,
+    Fields,
+    seal,
+    unseal,
+    write_array,
+    write_names,
+)
 
 _LEAST_POSITIVE = float(np.finfo(np.float32).tiny)
 

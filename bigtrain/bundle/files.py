@@ -8,7 +8,7 @@ from bigtrain.bundle.content import dump_bundle, parse_bundle
 from bigtrain.bundle.model import Bundle
 from bigtrain.errors import BundleError, BundleWriteError
 from bigtrain.result import FitResult
-from bigtrain.storage.container import check_size
+from bigtrain.storage import check_size
 
 
 def save_bundle(result: FitResult, path: str | os.PathLike) -> None:

@@ -14,10 +14,10 @@ from scipy import special
 from bigtrain.bundle.policies import StorablePolicy
 from bigtrain.bundle.records import Certificate
 from bigtrain.exploration import CostOfExploration, PredictiveReward
-from bigtrain.finite.stored import StoredProblem
+from bigtrain.finite import StoredProblem
 from bigtrain.provenance import Provenance
 from bigtrain.result import Measured
-from bigtrain.reward.successor import SuccessorNetwork
+from bigtrain.reward import SuccessorNetwork
 
 
 @final

@@ -16,12 +16,11 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from bigtrain.belief import AmortisedInference
 from bigtrain.errors import BundleStructureError, BundleValueError
-from bigtrain.finite.stored import refusing
-from bigtrain.learning.networks import NetworkConfig
+from bigtrain.finite import refusing
+from bigtrain.learning import NetworkConfig
 from bigtrain.policy import PolicyConfig, ValueNetwork
-from bigtrain.reward.successor import SuccessorNetwork
-from bigtrain.storage.fields import Fields, write_array
-from bigtrain.storage.limits import MAX_LAYERS, MAX_WIDTH
+from bigtrain.reward import SuccessorNetwork
+from bigtrain.storage import MAX_LAYERS, MAX_WIDTH, Fields, write_array
 
 Network = ValueNetwork | AmortisedInference | SuccessorNetwork
 

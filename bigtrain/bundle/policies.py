@@ -8,12 +8,17 @@ import numpy as np
 from bigtrain.belief import AmortisedInference, InferenceModel
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.errors import BundleWriteError
-from bigtrain.finite.inference import FiniteInference
-from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
-from bigtrain.finite.stored import StoredProblem, require_problem, same_problem
+from bigtrain.finite import (
+    BayesPolicy,
+    FiniteInference,
+    MemorylessPolicy,
+    StoredProblem,
+    require_problem,
+    same_problem,
+)
 from bigtrain.policy import NetworkPolicy, Policy, ValueNetwork
 from bigtrain.problem import Simulator
-from bigtrain.storage.fields import Fields, write_array
+from bigtrain.storage import Fields, write_array
 
 StorablePolicy = BayesPolicy | MemorylessPolicy | NetworkPolicy
 

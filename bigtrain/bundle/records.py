@@ -7,8 +7,7 @@ from bigtrain.errors import BundleValueError
 from bigtrain.evaluate import Estimate, Evaluation, Regret
 from bigtrain.provenance import Provenance
 from bigtrain.result import FitResult, Measured
-from bigtrain.storage.fields import INTEGERS, Fields
-from bigtrain.storage.limits import MAX_NAME
+from bigtrain.storage import INTEGERS, MAX_NAME, Fields
 
 
 class Certificate(NamedTuple):

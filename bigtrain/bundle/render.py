@@ -11,8 +11,7 @@ from rich.text import Text
 from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.model import ArraySpec, Bundle, RewardTables
 from bigtrain.bundle.networks import Network, count_weights, describe_network
-from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
-from bigtrain.finite.stored import StoredProblem
+from bigtrain.finite import BayesPolicy, MemorylessPolicy, StoredProblem
 from bigtrain.policy import NetworkPolicy
 
 _MOST_NAMES = 8

@@ -10,10 +10,10 @@ from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.model import Bundle
 from bigtrain.bundle.networks import Network, count_weights, describe_network
 from bigtrain.bundle.policies import StorablePolicy
-from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
+from bigtrain.finite import BayesPolicy, MemorylessPolicy
 from bigtrain.policy import NetworkPolicy
 from bigtrain.result import Measured
-from bigtrain.storage.container import VERSION
+from bigtrain.storage import VERSION
 
 
 def summarise(bundle: Bundle) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from bigtrain.cli.problems import load_problem
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Estimate, Evaluation, evaluate
 from bigtrain.exploration import PredictiveReward
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.evaluation import evaluate_exactly
+from bigtrain.finite import TabularCMDP, evaluate_exactly
 from bigtrain.policy import Policy
 from bigtrain.problem import CMDP
 

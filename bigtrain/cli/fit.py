@@ -26,9 +26,7 @@ from bigtrain.cli.problems import load_object, load_problem
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, Fixed, Uniform
-from bigtrain.finite.cmdp import TabularCMDP, Task
-from bigtrain.finite.exact import SolveConfig, solve
-from bigtrain.finite.expert import anywhere, demonstrate
+from bigtrain.finite import SolveConfig, TabularCMDP, Task, anywhere, demonstrate, solve
 from bigtrain.fit import FitConfig, fit
 from bigtrain.problem import CMDP
 from bigtrain.result import FitResult, Measured

@@ -7,21 +7,25 @@ import numpy as np
 
 from bigtrain import baselines, envs
 from bigtrain.baselines import CloneConfig
-from bigtrain.bayes_rl import BayesRLConfig
-from bigtrain.bayes_rl.config import RolloutConfig
+from bigtrain.bayes_rl import BayesRLConfig, RolloutConfig
 from bigtrain.data import Demonstrations
 from bigtrain.evaluate import evaluate
 from bigtrain.experiments import learning
 from bigtrain.experiments.experiment import Workplace
 from bigtrain.experiments.learning import task_of
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.exact import SolveConfig, map_reward, solve, solve_bayes
-from bigtrain.finite.expert import anywhere, demonstrate, plan_expert
-from bigtrain.finite.policies import MemorylessPolicy
+from bigtrain.finite import (
+    MemorylessPolicy,
+    SolveConfig,
+    TabularCMDP,
+    anywhere,
+    demonstrate,
+    plan_expert,
+    solve,
+)
+from bigtrain.finite.exact import map_reward, solve_bayes
 from bigtrain.fit import FitConfig
 from bigtrain.policy import Policy
-from bigtrain.reward import InferenceConfig
-from bigtrain.reward.irl import IRLConfig
+from bigtrain.reward import InferenceConfig, IRLConfig
 
 EXPERT = "expert, who knows the context"
 COPIED, COPIED_NETWORK, COPIED_RECURRENT = (
@@ -180,7 +184,7 @@ def _learn(
         inferred[0],
         {contest.env: rewards[BIG_LEARNED][0]},
         {contest.env: learned[BIG_LEARNED][0]},
-        FitConfig(inference, contest.policy),
+        FitConfig(inference=inference, policy=contest.policy),
         seed=0,
         horizon=contest.horizon,
     )

@@ -6,21 +6,18 @@ from typing import Any, final
 
 import numpy as np
 
-from bigtrain import baselines, envs
+from bigtrain import baselines, bayes_rl, envs
+from bigtrain import reward as phase_1
 from bigtrain.bayes_rl import BayesRLConfig
-from bigtrain.bayes_rl import config as bayes_rl_config
 from bigtrain.data import Demonstrations
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import regret_of, task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.evaluation import evaluate_exactly
+from bigtrain.finite import TabularCMDP, demonstrate, evaluate_exactly
 from bigtrain.finite.exact import map_reward, solve_bayes
-from bigtrain.finite.expert import demonstrate
 from bigtrain.reward import InferenceConfig
-from bigtrain.reward import config as inference_config
 
 HORIZON = 100
 TRUE, INFERRED, AVERAGED = "true reward", "contexts inferred", "contexts averaged out"
@@ -33,7 +30,7 @@ class Settings:
 
     num_seeds: int = 8
     num_demonstrations: int = 100
-    inference: InferenceConfig = field(default_factory=inference_config.fast)
+    inference: InferenceConfig = field(default_factory=phase_1.fast)
     policy: BayesRLConfig = field(
         default_factory=lambda: BayesRLConfig(num_updates=2, evaluate_every=1)
     )
@@ -46,8 +43,8 @@ def settings(preset: Preset, seeds: int | None) -> Settings:
     if preset == "paper":  # which prints no table for this problem; tiger-treasure's is nearest
         return Settings(
             num_seeds=seeds or 8,
-            inference=inference_config.paper_tiger_treasure(),
-            policy=bayes_rl_config.paper_tiger_treasure(),
+            inference=phase_1.paper_tiger_treasure(),
+            policy=bayes_rl.paper_tiger_treasure(),
         )
     return Settings(num_seeds=seeds or 8)
 

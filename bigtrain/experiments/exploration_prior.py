@@ -6,21 +6,19 @@ from typing import Any, final
 
 import numpy as np
 
-from bigtrain import envs
+from bigtrain import bayes_rl, envs
+from bigtrain import reward as phase_1
 from bigtrain.bayes_rl import BayesRLConfig
-from bigtrain.bayes_rl import config as bayes_rl_config
 from bigtrain.data import Demonstrations
 from bigtrain.experiments import drawing, learning, maps
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share, span
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite import TabularCMDP, demonstrate
 from bigtrain.finite.exact import map_reward, solve_bayes
-from bigtrain.finite.expert import demonstrate
 from bigtrain.fit import FitConfig
 from bigtrain.reward import InferenceConfig
-from bigtrain.reward import config as inference_config
 
 KS = (-10.0, -4.0, -2.0, -1.0, -0.5, 0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0, None)
 SHOWN_K = 0.5
@@ -36,7 +34,7 @@ class Settings:
     ks: tuple[float | None, ...] = KS
     num_seeds: int = 10
     num_demonstrations: int = 100
-    inference: InferenceConfig = field(default_factory=inference_config.fast)
+    inference: InferenceConfig = field(default_factory=phase_1.fast)
     policy: BayesRLConfig = field(default_factory=BayesRLConfig)
 
 
@@ -47,8 +45,8 @@ def settings(preset: Preset, seeds: int | None) -> Settings:
     if preset == "paper":
         return Settings(
             num_seeds=seeds or 10,
-            inference=inference_config.paper_tiger_treasure(),
-            policy=bayes_rl_config.paper_tiger_treasure(),
+            inference=phase_1.paper_tiger_treasure(),
+            policy=bayes_rl.paper_tiger_treasure(),
         )
     return Settings(num_seeds=seeds or 10)
 
@@ -105,7 +103,7 @@ def learn(settings: Settings, place: Workplace) -> dict[str, Any]:
         inferred[0],
         {name: own[0] for name, own in rewards.items()},
         {name: own[0] for name, own in learned.items()},
-        FitConfig(settings.inference, settings.policy),
+        FitConfig(inference=settings.inference, policy=settings.policy),
         seed=0,
         horizon=100,
     )

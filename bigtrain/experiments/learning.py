@@ -16,17 +16,13 @@ from bigtrain.exploration import (
     Uniform,
     predictive_reward,
 )
-from bigtrain.finite.cmdp import TabularCMDP, Task
-from bigtrain.finite.evaluation import evaluate_exactly
-from bigtrain.finite.exact.bayes import BayesConfig
+from bigtrain.finite import TabularCMDP, Task, evaluate_exactly
+from bigtrain.finite.exact import BayesConfig
 from bigtrain.fit import FitConfig
-from bigtrain.phases.infer import InferredReward, infer_reward
-from bigtrain.phases.judging import Measure
-from bigtrain.phases.learn import LearnedPolicy, learn_policies
+from bigtrain.phases import InferredReward, LearnedPolicy, Measure, infer_reward, learn_policies
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
-from bigtrain.reward import InferenceConfig
-from bigtrain.reward.irl import RewardPosterior
+from bigtrain.reward import InferenceConfig, RewardPosterior
 from bigtrain.runs import Run
 
 Rewards = Mapping[str, Sequence[PredictiveReward | np.ndarray]]

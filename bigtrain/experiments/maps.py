@@ -13,8 +13,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from bigtrain.figures import COLOURS, PALE, styled
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.envs.tiger_maze import CELL_PIXELS, INDICATORS, Painter
+from bigtrain.finite import TabularCMDP
+from bigtrain.finite.envs import CELL_PIXELS, INDICATORS, Painter
 from bigtrain.policy import Policy, PolicyActor
 from bigtrain.policy import play as policy_play
 

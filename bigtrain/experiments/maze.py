@@ -6,24 +6,19 @@ from typing import Any, final
 
 import numpy as np
 
-from bigtrain import envs
+from bigtrain import bayes_rl, envs
+from bigtrain import reward as phase_1
 from bigtrain.bayes_rl import BayesRLConfig
-from bigtrain.bayes_rl import config as bayes_rl_config
 from bigtrain.data import Demonstrations
 from bigtrain.experiments import drawing, learning, maps
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share
-from bigtrain.finite.certificates import COARSE
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.evaluation import evaluate_exactly
+from bigtrain.finite import COARSE, TabularCMDP, anywhere, demonstrate, evaluate_exactly
 from bigtrain.finite.exact import map_reward, solve_bayes
-from bigtrain.finite.expert import anywhere, demonstrate
 from bigtrain.fit import FitConfig
-from bigtrain.reward import InferenceConfig
-from bigtrain.reward import config as inference_config
-from bigtrain.reward.irl import IRLConfig
+from bigtrain.reward import InferenceConfig, IRLConfig
 
 HORIZON = 40
 TRUE = "true reward"
@@ -56,7 +51,7 @@ class Settings:
     observation: str = "pixels"
     num_seeds: int = 8
     num_demonstrations: int = 1_000
-    inference: InferenceConfig = field(default_factory=inference_config.fast)
+    inference: InferenceConfig = field(default_factory=phase_1.fast)
     policy: BayesRLConfig = field(
         default_factory=lambda: BayesRLConfig(evaluate_every=2, target_regret=1e-2)
     )
@@ -75,8 +70,8 @@ def settings(preset: Preset, seeds: int | None) -> Settings:
     if preset == "paper":
         return Settings(
             num_seeds=seeds or 8,
-            inference=inference_config.paper_tiger_maze(),
-            policy=bayes_rl_config.paper_tiger_maze(),
+            inference=phase_1.paper_tiger_maze(),
+            policy=bayes_rl.paper_tiger_maze(),
         )
     return Settings(num_seeds=seeds or 8)
 
@@ -158,7 +153,7 @@ def learn(settings: Settings, maze: Hearing, place: Workplace) -> dict[str, Any]
         inferred[0],
         {name: own[0] for name, own in rewards.items()},
         {name: own[0] for name, own in learned.items() if name != TRUE},
-        FitConfig(inference, settings.policy),
+        FitConfig(inference=inference, policy=settings.policy),
         seed=0,
         horizon=HORIZON,
     )

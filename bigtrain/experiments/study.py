@@ -29,9 +29,7 @@ from bigtrain.experiments import findings
 from bigtrain.experiments.experiment import Experiment, Preset, Workplace
 from bigtrain.experiments.findings import Findings
 from bigtrain.provenance import PACKAGES
-from bigtrain.runs import Callback, Event
-from bigtrain.runs.directory import lock
-from bigtrain.runs.settings import flatten, settle
+from bigtrain.runs import Callback, Event, flatten, lock, settle
 
 
 def carry_out(

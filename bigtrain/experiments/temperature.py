@@ -18,18 +18,16 @@ import numpy as np
 from scipy import optimize, special
 
 from bigtrain import envs
+from bigtrain import reward as phase_1
 from bigtrain.data import Demonstrations
 from bigtrain.experiments import drawing, learning
 from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite import TabularCMDP, demonstrate
 from bigtrain.finite.exact import map_reward
-from bigtrain.finite.expert import demonstrate
-from bigtrain.reward import InferenceConfig
-from bigtrain.reward import config as inference_config
-from bigtrain.reward.irl import IRLConfig
+from bigtrain.reward import InferenceConfig, IRLConfig
 
 
 @final
@@ -42,7 +40,7 @@ class Settings:
     num_seeds: int = 5
     num_demonstrations: int = 20
     prior_variance: float = 1.0
-    inference: InferenceConfig = field(default_factory=inference_config.fast)
+    inference: InferenceConfig = field(default_factory=phase_1.fast)
 
 
 def settings(preset: Preset, seeds: int | None) -> Settings:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from bigtrain.errors import ConfigError
 from bigtrain.exploration.cost import CostOfExploration
 from bigtrain.problem import Simulator, State
-from bigtrain.reward.irl import RewardPosterior
+from bigtrain.reward import RewardPosterior
 
 FLOAT32_TOLERANCE = 1e-4
 """What rounding may take from the predictive mean in compiled code, as a share of the range."""

@@ -9,10 +9,10 @@ from bigtrain.data import Demonstrations
 from bigtrain.finite import transitions
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.exact.bayes import BayesSolution
-from bigtrain.finite.exact.solve import SolveConfig, solve
 from bigtrain.finite.policies import MemorylessPolicy
+from bigtrain.finite.solving import SolveConfig, solve
 from bigtrain.result import FitResult
-from bigtrain.runs.events import Callback
+from bigtrain.runs import Callback
 
 
 def solve_without_prior(

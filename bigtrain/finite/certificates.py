@@ -19,8 +19,8 @@ from bigtrain.finite.evaluation import (
 )
 from bigtrain.finite.exact.bayes import BayesConfig, BayesSolution, solve_bayes
 from bigtrain.finite.exact.controller import SAME_MEMORY
-from bigtrain.learning.drive import Stage
-from bigtrain.phases.judging import Known, Measure, PolicyJudge, Verdict
+from bigtrain.learning import Stage
+from bigtrain.phases import Known, Measure, PolicyJudge, Verdict
 from bigtrain.policy import NetworkPolicy
 from bigtrain.runs import Event
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from bigtrain.data.arrays import check_below, is_state_indices
+from bigtrain.data import check_below, is_state_indices
 from bigtrain.errors import DemonstrationError
 from bigtrain.finite.transitions import Transitions
 from bigtrain.problem import Where

@@ -9,8 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.problem import Trajectories
-from bigtrain.reward.experience import ActionValues, Experience, featurise
-from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
+from bigtrain.reward import ActionValues, Batch, Experience, Steps, SuccessorNetwork, featurise
 
 
 @final

@@ -9,21 +9,21 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.bayes_rl import BayesRLConfig, Learner, MemberParams, RewardModel, ValuesStage
 from bigtrain.belief import InferenceModel
 from bigtrain.errors import ConfigError
+from bigtrain.evaluate import Regret
 from bigtrain.exploration import PredictiveReward
 from bigtrain.finite.certificates import RegretJudge
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.finite.exact.bayes import BayesConfig
+from bigtrain.finite.evaluation import regret
+from bigtrain.finite.exact import BayesConfig, BayesSolution
 from bigtrain.finite.experience import CountedExperience
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.swept import SweptTargets, prepare_tables
-from bigtrain.learning.drive import Stage
-from bigtrain.phases.judging import Measure
-from bigtrain.phases.route import Route, route
-from bigtrain.policy import PolicyConfig
+from bigtrain.learning import Stage
+from bigtrain.phases import Measure, Route, route
+from bigtrain.policy import Policy, PolicyConfig
 from bigtrain.problem import Trajectories
 from bigtrain.provenance import digest
-from bigtrain.reward.config import InferenceConfig
-from bigtrain.reward.experience import Experience
+from bigtrain.reward import Experience, InferenceConfig
 
 
 @final
@@ -103,6 +103,11 @@ class FiniteRoute(Route):
             config=certificate or BayesConfig(),
             exploration_states=exploration_states,
         )
+
+    def regret(
+        self, policy: Policy, reward: PredictiveReward, certificate: BayesSolution | None
+    ) -> Regret:
+        return regret(policy, self.cmdp, reward=reward, optimal=certificate)
 
     def _tells_states_apart(self) -> bool:
         seen = np.asarray(self.cmdp.observation_array()).reshape(self.cmdp.num_states, -1)

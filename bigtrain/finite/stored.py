@@ -28,7 +28,7 @@ from bigtrain.exploration import (
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.transitions import Transitions
 from bigtrain.problem import Simulator
-from bigtrain.storage.fields import Fields, write_array, write_names
+from bigtrain.storage import Fields, write_array, write_names
 
 StoredProblem = TabularCMDP
 """The kind of problem that a bundle can hold."""

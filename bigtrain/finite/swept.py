@@ -22,10 +22,10 @@ from bigtrain.bayes_rl import (
     ValueLoss,
     ValueTargets,
     as_float32,
+    hidden_of,
     value_of_resting,
     weigh_errors,
 )
-from bigtrain.bayes_rl.actor import hidden_of
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import PredictiveReward
 from bigtrain.finite import hyperstate_table as tables
@@ -152,5 +152,5 @@ def prepare_tables(
     shift = (1 - cmdp.gamma) * first
     normalised = (tabled - shift[:, None, None]) / scales[:, None, None]
     informed = (informed - first[:, None, None]) / scales[:, None, None]
-    params = MemberParams(normalised, shift, scales, np.asarray(learning_rates), informed)
-    return TableRewards(), as_float32(params)
+    numbers = (normalised, shift, scales, np.asarray(learning_rates), informed)
+    return TableRewards(), MemberParams(*as_float32(numbers))

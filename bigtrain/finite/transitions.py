@@ -15,7 +15,7 @@ from scipy import sparse
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.errors import CMDPError
-from bigtrain.problem.spaces import SUM_TOLERANCE
+from bigtrain.problem import SUM_TOLERANCE
 
 
 class Transitions(NamedTuple):

@@ -1,1 +1,19 @@
 """What learners share: networks, linear heads, devices."""
+
+from bigtrain.learning import heads
+from bigtrain.learning.driver import Collection, Judge, Stage, drive, of_member, pick
+from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk, linear
+
+__all__ = [
+    "Collection",
+    "Encoder",
+    "Judge",
+    "NetworkConfig",
+    "Stage",
+    "Trunk",
+    "drive",
+    "heads",
+    "linear",
+    "of_member",
+    "pick",
+]

@@ -16,10 +16,9 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bigtrain.belief import AmortisedInference, BeliefConfig, InferenceModel
-from bigtrain.data import replay
-from bigtrain.data.replay import Replay
-from bigtrain.learning.drive import Collection, Judge, Stage, drive, pick
-from bigtrain.phases.route import Route
+from bigtrain.data import Replay, replay
+from bigtrain.learning import Collection, Judge, Stage, drive, pick
+from bigtrain.phases.routing import Route
 from bigtrain.problem import Actor, Simulator, State, Trajectories, draw_index
 from bigtrain.runs import Callback, Run
 
@@ -68,8 +67,12 @@ class BeliefStage(Stage):
     """Roll-outs of random actions, and gradient updates of the model's loss."""
 
     phase: ClassVar[str] = "belief"
-    simulator: Simulator
+    _simulator: Simulator
     config: BeliefConfig = eqx.field(static=True)
+
+    @property
+    def simulator(self) -> Simulator:
+        return self._simulator
 
     @property
     def begin(self) -> int:

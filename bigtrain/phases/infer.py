@@ -22,24 +22,24 @@ from bigtrain.belief import InferenceModel
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, PredictiveReward, predictive_reward
-from bigtrain.learning.drive import Judge, Stage, drive, of_member, pick
+from bigtrain.learning import Judge, Stage, drive, of_member, pick
 from bigtrain.phases.belief import choose_inference
-from bigtrain.phases.route import Route, route
+from bigtrain.phases.routing import Route, route
 from bigtrain.problem import Simulator, State, Trajectories
 from bigtrain.provenance import digest
-from bigtrain.reward import irl
-from bigtrain.reward.config import InferenceConfig
-from bigtrain.reward.expert import expert_data
-from bigtrain.reward.irl import RewardPosterior
-from bigtrain.reward.learner import (
+from bigtrain.reward import (
     FeaturesStage,
+    InferenceConfig,
     Learner,
     LearnerState,
+    RewardPosterior,
     SettlingStage,
+    SuccessorNetwork,
+    expert_data,
     expert_successor_features,
     init_seeds,
+    irl,
 )
-from bigtrain.reward.successor import SuccessorNetwork
 from bigtrain.runs import Callback, Event, Run
 
 

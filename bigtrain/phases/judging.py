@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from bigtrain.bayes_rl import Learner, MemberParams, Networks
 from bigtrain.evaluate import Regret
-from bigtrain.learning.drive import Judge, Stage, pick
+from bigtrain.learning import Judge, Stage, pick
 from bigtrain.policy import NetworkPolicy, PolicyActor
 from bigtrain.problem import Trajectories
 from bigtrain.runs import Event, metric_values

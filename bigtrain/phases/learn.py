@@ -18,10 +18,10 @@ from bigtrain.belief import InferenceModel
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Regret
 from bigtrain.exploration import PredictiveReward
-from bigtrain.learning.drive import drive, of_member
+from bigtrain.learning import drive, of_member
 from bigtrain.phases.belief import choose_inference, row_like
 from bigtrain.phases.judging import Measure
-from bigtrain.phases.route import Route, route
+from bigtrain.phases.routing import Route, route
 from bigtrain.policy import NetworkPolicy
 from bigtrain.problem import Simulator
 from bigtrain.runs import Callback, Event, Run

@@ -3,10 +3,11 @@
 from bigtrain.policy.actor import PolicyActor, play
 from bigtrain.policy.base import Decision, Policy
 from bigtrain.policy.block import BLOCK, compile_block, step_block
-from bigtrain.policy.network import NetworkPolicy, PolicyConfig, ValueNetwork
+from bigtrain.policy.network import Core, NetworkPolicy, PolicyConfig, ValueNetwork
 
 __all__ = [
     "BLOCK",
+    "Core",
     "Decision",
     "NetworkPolicy",
     "Policy",

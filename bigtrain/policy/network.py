@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.belief import Belief, InferenceModel
 from bigtrain.errors import ConfigError
-from bigtrain.learning.networks import Encoder, NetworkConfig, linear
+from bigtrain.learning import Encoder, NetworkConfig, linear
 from bigtrain.policy.base import Decision, Policy
 from bigtrain.problem import NO_ACTION
 

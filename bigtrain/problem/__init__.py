@@ -1,9 +1,10 @@
 """What a problem is: spaces, simulators to learn in, and what happened in them."""
 
+from bigtrain.problem import spaces
 from bigtrain.problem.cmdp import CMDP
 from bigtrain.problem.host import Environment, HostSimulator
 from bigtrain.problem.simulator import ObservationEncoder, Simulator, Where
-from bigtrain.problem.spaces import ActionSpace, Contexts, Discrete
+from bigtrain.problem.spaces import SUM_TOLERANCE, ActionSpace, Contexts, Discrete
 from bigtrain.problem.trajectories import (
     NO_ACTION,
     Actor,
@@ -16,7 +17,6 @@ from bigtrain.problem.trajectories import (
 )
 
 __all__ = [
-    "NO_ACTION",
     "ActionSpace",
     "Actor",
     "CMDP",
@@ -24,7 +24,9 @@ __all__ = [
     "Discrete",
     "Environment",
     "HostSimulator",
+    "NO_ACTION",
     "ObservationEncoder",
+    "SUM_TOLERANCE",
     "Simulator",
     "State",
     "Trajectories",
@@ -33,4 +35,5 @@ __all__ = [
     "draw_index",
     "explore",
     "flatten",
+    "spaces",
 ]

@@ -151,11 +151,11 @@ def _act(
     simulator: HostSimulator,
     actor: Actor,
     memory: Any,
-    seen: Shaped[Array, "env ..."],
-    previous: Int[Array, " env"],
-    first: Bool[Array, " env"],
-    contexts: Int[Array, " env"],
-    draws: Float[Array, "env draw"],
+    seen: Shaped[np.ndarray | Array, "env ..."],
+    previous: Int[np.ndarray | Array, " env"],
+    first: Bool[np.ndarray | Array, " env"],
+    contexts: Int[np.ndarray | Array, " env"],
+    draws: Float[np.ndarray | Array, "env draw"],
 ) -> tuple[Any, Int[Array, " env"], Any, Bool[Array, " env"]]:
     """A moment of all environments: memories, actions, notes, and which of them rest for ever."""
 

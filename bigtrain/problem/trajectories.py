@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 NO_ACTION = -1
@@ -32,10 +33,10 @@ class Trajectories(NamedTuple):
     """
 
     states: State
-    actions: Int[Array, "*row moment"]
-    first: Bool[Array, "*row moment"]
-    contexts: Int[Array, "*row moment"]
-    mask: Bool[Array, "*row moment"]
+    actions: Int[np.ndarray | Array, "*row moment"]
+    first: Bool[np.ndarray | Array, "*row moment"]
+    contexts: Int[np.ndarray | Array, "*row moment"]
+    mask: Bool[np.ndarray | Array, "*row moment"]
     notes: Any = None
 
     @property
@@ -51,7 +52,7 @@ class Actor(eqx.Module):
     drawn at once: inside a loop they would cost more than most actors do.
     """
 
-    num_draws: eqx.AbstractClassVar[int]
+    num_draws: ClassVar[int]
 
     @abc.abstractmethod
     def init(self, env: Int[Array, ""], context: Int[Array, ""]) -> Any:

@@ -1,5 +1,6 @@
 """Phase 1: contextual Bayesian inverse RL with learned successor features (Algorithm 1)."""
 
+from bigtrain.reward import irl
 from bigtrain.reward.config import (
     InferenceConfig,
     RolloutConfig,
@@ -7,11 +8,41 @@ from bigtrain.reward.config import (
     paper_tiger_maze,
     paper_tiger_treasure,
 )
+from bigtrain.reward.experience import ActionValues, Experience, ReplayedExperience, featurise
+from bigtrain.reward.expert import expert_data
+from bigtrain.reward.irl import ExpertData, IRLConfig, RewardPosterior
+from bigtrain.reward.learner import (
+    FeaturesStage,
+    Learner,
+    LearnerState,
+    SettlingStage,
+    expert_successor_features,
+    init_seeds,
+)
+from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
 
 __all__ = [
+    "ActionValues",
+    "Batch",
+    "Experience",
+    "ExpertData",
+    "FeaturesStage",
+    "IRLConfig",
     "InferenceConfig",
+    "Learner",
+    "LearnerState",
+    "ReplayedExperience",
+    "RewardPosterior",
     "RolloutConfig",
+    "SettlingStage",
+    "Steps",
+    "SuccessorNetwork",
+    "expert_data",
+    "expert_successor_features",
     "fast",
+    "featurise",
+    "init_seeds",
+    "irl",
     "paper_tiger_maze",
     "paper_tiger_treasure",
 ]

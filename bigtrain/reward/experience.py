@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.belief import InferenceModel
-from bigtrain.data import replay
-from bigtrain.data.replay import Replay
+from bigtrain.data import Replay, replay
 from bigtrain.problem import Actor, Simulator, State, Trajectories, explore, flatten
 from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
 

@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from bigtrain.belief import InferenceModel
-from bigtrain.learning.drive import Collection, Stage
+from bigtrain.learning import Collection, Stage
 from bigtrain.problem import Actor, Simulator, Trajectories
 from bigtrain.reward import irl
 from bigtrain.reward.config import InferenceConfig

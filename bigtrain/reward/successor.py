@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.errors import ConfigError
-from bigtrain.learning import heads
-from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk
+from bigtrain.learning import Encoder, NetworkConfig, Trunk, heads
 
 
 @dataclass(frozen=True)

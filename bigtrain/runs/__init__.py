@@ -4,10 +4,11 @@ A learner announces `Event`s to its callbacks and hands its state to a `Run`, wh
 """
 
 from bigtrain.runs.checkpoints import Checkpoints
-from bigtrain.runs.directory import Run
+from bigtrain.runs.directory import Run, lock
 from bigtrain.runs.events import Callback, Event, Metric, metric_values
 from bigtrain.runs.metrics import JsonLines, TensorBoard, read_metrics
 from bigtrain.runs.progress import Progress
+from bigtrain.runs.settings import flatten, settle
 
 __all__ = [
     "Callback",
@@ -18,6 +19,9 @@ __all__ = [
     "Progress",
     "Run",
     "TensorBoard",
+    "flatten",
+    "lock",
     "metric_values",
     "read_metrics",
+    "settle",
 ]

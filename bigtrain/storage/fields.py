@@ -18,7 +18,7 @@ from bigtrain.errors import (
     BundleValueError,
     BundleWriteError,
 )
-from bigtrain.problem.spaces import SUM_TOLERANCE
+from bigtrain.problem import SUM_TOLERANCE
 from bigtrain.storage.limits import MAX_NAME, MAX_NAMES, MAX_RANK, MAX_TEXT
 
 DTYPES = tuple(

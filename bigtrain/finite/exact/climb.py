@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.exact import planning
-from bigtrain.reward.irl import ExpertData, IRLConfig, RewardPosterior
+from bigtrain.reward import ExpertData, IRLConfig, RewardPosterior
 
 PLAIN_ROUNDS = 10
 """How many rounds follow the optimal plan wherever it jumps, before ties are seen to."""

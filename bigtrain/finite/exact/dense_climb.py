@@ -11,8 +11,7 @@ from jaxtyping import Float
 from bigtrain.finite.exact import planning
 from bigtrain.finite.exact.climb import PLAIN_ROUNDS, Climber, MAPResult
 from bigtrain.finite.exact.sparse_climb import SparseClimber
-from bigtrain.reward import irl
-from bigtrain.reward.irl import RewardPosterior
+from bigtrain.reward import RewardPosterior, irl
 
 
 @final

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from scipy import sparse, special
 
 from bigtrain.finite.exact.sparse_newton import PolicyFactors, SparseProblem
-from bigtrain.reward import irl
-from bigtrain.reward.irl import ExpertData, IRLConfig
+from bigtrain.reward import ExpertData, IRLConfig, irl
 
 _SETTLED = 1e-18
 _TRAJECTORIES = 500

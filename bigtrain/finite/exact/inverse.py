@@ -20,8 +20,7 @@ from bigtrain.finite.exact.climb import MAPResult, Rounds
 from bigtrain.finite.exact.dense_climb import DenseClimber
 from bigtrain.finite.exact.sparse_climb import SparseClimber
 from bigtrain.finite.inference import FiniteInference
-from bigtrain.reward.expert import expert_data
-from bigtrain.reward.irl import IRLConfig
+from bigtrain.reward import IRLConfig, expert_data
 
 _RESTART_ROUNDS = 50
 _MAX_ROUNDS = 2_000

@@ -22,7 +22,7 @@ from bigtrain.finite.exact import sparse_newton
 from bigtrain.finite.exact.climb import PLAIN_ROUNDS, Climber, MAPResult, Rounds
 from bigtrain.finite.exact.explaining import Experts, Explanation, spread
 from bigtrain.finite.exact.sparse_newton import FullSystem, PolicyFactors, SparseSystem
-from bigtrain.reward.irl import ExpertData, IRLConfig, RewardPosterior
+from bigtrain.reward import ExpertData, IRLConfig, RewardPosterior
 
 _MAX_STEPS = 200
 _STEP_TOLERANCE = 1e-7

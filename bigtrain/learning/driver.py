@@ -9,7 +9,7 @@ members of a drive (seeds, and settings that differ only in numbers) learn side 
 import abc
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -35,16 +35,33 @@ class Collection(NamedTuple):
 class Stage(eqx.Module):
     """A part of learning: so many iterations of one kind, of one member.
 
-    `begin` is the step of the state at which it begins. `chunk` iterations are one program, and
-    whoever wants to know hears of them afterwards.
+    `begin` is the step of the state at which it begins, `total` how many iterations follow, and
+    `phase` what they are called in events. `chunk` iterations are one program, and whoever wants to
+    know hears of them afterwards.
     """
 
-    simulator: eqx.AbstractVar[Simulator]
-    phase: eqx.AbstractClassVar[str]
-    begin: eqx.AbstractVar[int]
-    total: eqx.AbstractVar[int]
-    chunk: eqx.AbstractVar[int]
-    collection: eqx.AbstractVar[Collection]
+    phase: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def simulator(self) -> Simulator:
+        """Where trajectories are collected."""
+
+    @property
+    @abc.abstractmethod
+    def begin(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def total(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def chunk(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def collection(self) -> Collection: ...
 
     @abc.abstractmethod
     def actor(self, state: Any, member: PyTree) -> Actor:

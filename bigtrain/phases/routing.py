@@ -25,13 +25,13 @@ from bigtrain.bayes_rl import (
 )
 from bigtrain.belief import ExactInference, InferenceModel
 from bigtrain.errors import ConfigError
+from bigtrain.evaluate import Regret
 from bigtrain.exploration import PredictiveReward
-from bigtrain.learning.drive import Stage
+from bigtrain.learning import Stage
 from bigtrain.phases.judging import Measure, PolicyJudge, ReturnJudge
-from bigtrain.policy import PolicyConfig
+from bigtrain.policy import Policy, PolicyConfig
 from bigtrain.problem import CMDP, Simulator, State, Trajectories
-from bigtrain.reward.config import InferenceConfig
-from bigtrain.reward.experience import Experience, ReplayedExperience
+from bigtrain.reward import Experience, InferenceConfig, ReplayedExperience
 
 
 class Route:
@@ -107,6 +107,10 @@ class Route:
     ) -> PolicyJudge:
         """Who says how good policies are."""
         return ReturnJudge(learner, members, measure)
+
+    def regret(self, policy: Policy, reward: PredictiveReward, certificate: Any) -> Regret:
+        """The policy's regret; `certificate` is what is known of the best one."""
+        raise ConfigError("Regret is known of finite problems only. Compare returns by `evaluate`.")
 
 
 @functools.singledispatch

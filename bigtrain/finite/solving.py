@@ -15,8 +15,8 @@ from bigtrain.finite.exact.inverse import map_reward
 from bigtrain.finite.exact.planning import plan
 from bigtrain.provenance import trace
 from bigtrain.result import FitResult
-from bigtrain.reward.irl import IRLConfig
-from bigtrain.runs.events import Callback, Event
+from bigtrain.reward import IRLConfig
+from bigtrain.runs import Callback, Event
 
 
 @dataclass(frozen=True)
