@@ -203,7 +203,7 @@ def infer_with_fixed_features(problem: Problem, config: IRLConfig) -> Posteriors
     """All draws in one program."""
     draws, cmdp = draw(problem), problem.cmdp
     data = [
-        irl.expert_data(cmdp, draws.demonstrations(number)) for number in range(problem.num_draws)
+        expert_data_of(cmdp, draws.demonstrations(number)) for number in range(problem.num_draws)
     ]
     assert all(len(each.visited) == cmdp.num_states for each in data), "needs more demonstrations"
     visited, trajectories = data[0].visited, data[0].trajectories
@@ -370,7 +370,7 @@ def test_transitions_do_not_suffice_where_they_leave_contexts_open():
     problem = FIXED[2]
     draws = draw(problem)
     log_evidence = np.stack(
-        [irl.expert_data(problem.cmdp, draws.demonstrations(i)).log_evidence for i in range(20)]
+        [expert_data_of(problem.cmdp, draws.demonstrations(i)).log_evidence for i in range(20)]
     )
     told = special.softmax(log_evidence, axis=-1)
     assert -special.xlogy(told, told).sum(-1).mean() > np.log(2) / 3
@@ -431,7 +431,7 @@ def gradient_updates(
     cmdp: TabularCMDP, demos: Demonstrations, config: IRLConfig, rate: float, num_updates: int
 ) -> Table:
     """ω − ω₀ before the first update of Theorem 1 and after each, Ψ* recomputed every time."""
-    data = irl.expert_data(cmdp, demos)
+    data = expert_data_of(cmdp, demos)
     derivatives = eqx.filter_jit(irl.log_posterior_derivatives)
     path = [np.full(cmdp.num_features, config.prior_mean)]
     for _ in range(num_updates):

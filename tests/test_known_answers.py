@@ -333,7 +333,7 @@ _value_and_gradient = jax.jit(jax.value_and_grad(irl.log_posterior), static_argn
 
 
 def test_maze_map_reward_is_a_maximum():
-    data = irl.expert_data(MAZE, maze_demonstrations())
+    data = expert_data_of(MAZE, maze_demonstrations())
     found = maze_map()
     weights = found.posterior.mean
     value, gradient = maze_objective(weights, data)
@@ -345,7 +345,7 @@ def test_maze_map_reward_is_a_maximum():
 
 def test_maze_map_reward_is_not_beaten_from_random_starts():
     """With Ψ* recomputed the log posterior has several maxima: the MAP reward is the highest."""
-    data = irl.expert_data(MAZE, maze_demonstrations())
+    data = expert_data_of(MAZE, maze_demonstrations())
     found = maze_map()
     scale = np.linalg.cholesky(found.posterior.covariance)  # only to make the search quick
 

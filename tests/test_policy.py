@@ -11,8 +11,7 @@ import pytest
 from problems import random_cmdp
 
 from bigtrain import TabularCMDP, envs
-from bigtrain.belief import ExactFilter, Posterior, filter_trajectory
-from bigtrain.belief.amortised import LEAST_LOG_PROB
+from bigtrain.belief import LEAST_LOG_PROB, AmortisedInference, Categorical
 from bigtrain.errors import ConfigError
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
@@ -42,9 +41,11 @@ def value_network(core: Core = "none") -> ValueNetwork:
     return network.with_head(jax.random.normal(jax.random.key(1), network.head.shape))
 
 
-def posterior(core_width: int | None = None, prior: tuple[float, ...] = (0.5, 0.5)) -> Posterior:
+def posterior(
+    core_width: int | None = None, prior: tuple[float, ...] = (0.5, 0.5)
+) -> AmortisedInference:
     """One that has not learned, but takes everything for evidence: its head begins at 0."""
-    found = Posterior(
+    found = AmortisedInference(
         observations(TIGER),
         context_prior=prior,
         num_actions=3,
@@ -92,7 +93,7 @@ def test_values_are_the_mean_and_what_each_action_adds():
     common = jax.random.normal(jax.random.key(5), plain.value.shape)
     shifted = eqx.tree_at(lambda n: n.advantages, plain, plain.advantages + common)
     hidden = plain.hidden(
-        plain.encode(observations(TIGER)[S0]), jnp.log(jnp.full(2, 0.5)), plain.init()
+        plain.encode(observations(TIGER)[S0]), Categorical(jnp.log(jnp.full(2, 0.5))), plain.init()
     )
     np.testing.assert_allclose(shifted.head @ hidden, plain.head @ hidden, atol=1e-5)
     np.testing.assert_allclose((shifted.head @ hidden).mean(), plain.value @ hidden, atol=1e-5)
@@ -115,7 +116,7 @@ def test_beliefs_near_certainty_are_told_apart():
     def after(hearings: int) -> jax.Array:
         odds = hearings * jnp.log(0.85 / 0.15)
         log_belief = jax.nn.log_softmax(jnp.array([odds, 0.0]))
-        return network.hidden(code, log_belief, network.init())
+        return network.hidden(code, Categorical(log_belief), network.init())
 
     moved = [float(jnp.linalg.norm(after(n + 1) - after(n))) for n in (2, 3)]
     assert moved[1] > 0.5 * moved[0]
@@ -126,7 +127,7 @@ def test_what_is_hardly_possible_counts_as_impossible():
     network = value_network()
     code = network.encode(observations(TIGER)[T1])
     seen = [
-        network.head @ network.hidden(code, jnp.array([0.0, least]), network.init())
+        network.head @ network.hidden(code, Categorical(jnp.array([0.0, least])), network.init())
         for least in (LEAST_LOG_PROB - 1, -jnp.inf)
     ]
     np.testing.assert_allclose(
@@ -254,14 +255,12 @@ def test_a_posterior_that_has_learned_nothing_keeps_the_prior():
         tracker,
         (jnp.zeros_like(tracker.head.weight), jnp.zeros(2)),
     )
-    memory, belief = tracker.init(), None
+    memory = tracker.init()
     for state in (S0, T1, T1):
-        memory, belief, surprised = tracker.update(
-            memory, observations(TIGER)[state], jnp.asarray(LISTEN, jnp.int32)
-        )
-        assert not surprised
-    assert belief is not None
-    np.testing.assert_allclose(belief.probs, [0.8, 0.2], rtol=1e-5)
+        code = tracker.encode(observations(TIGER)[state])
+        memory, info = tracker.update(memory, code, jnp.asarray(LISTEN, jnp.int32))
+        assert not info.impossible
+    np.testing.assert_allclose(tracker.belief(memory).probs, [0.8, 0.2], rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -229,7 +229,7 @@ def test_soft_values_settle_as_far_as_they_can_be_told():
 
 def test_the_maximum_on_a_ridge_is_not_beaten_nearby():
     cmdp, demos, config = room()
-    data = irl.expert_data(cmdp, demos)
+    data = expert_data_of(cmdp, demos)
     found = solved_room(1e-6)
     top = height(found.posterior.mean, cmdp, data, config)
     slack = 6_000 * 1e-6  # what the mismatch may make in 6,000 steps
