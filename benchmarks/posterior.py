@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bigtrain import IRLConfig, demonstrate, envs, exact
-from bigtrain.reward import irl
+from bigtrain.finite.inference import FiniteInference
+from bigtrain.reward import expert_data, irl
 
 STEPS = (100, 300, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000)
 LEARNING_RATE = 0.01
@@ -27,7 +28,7 @@ def main() -> None:
     )
     config = IRLConfig()
     best = exact.map_reward(env, demonstrations, config)
-    data = irl.expert_data(env, demonstrations)
+    data = expert_data(env, demonstrations.trajectories(env), FiniteInference(env))
     reward = np.repeat(best.posterior.mean[:, None], env.num_actions, axis=1)
     policy = exact.plan(env, reward).policy
     with jax.enable_x64(True):

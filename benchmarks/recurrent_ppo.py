@@ -29,7 +29,7 @@ from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.evaluate import Regret
 from bigtrain.exploration import predictive_reward
 from bigtrain.finite.envs.tiger_treasure import LISTEN, S0, ST
-from bigtrain.finite.evaluation import never_exploring_value
+from bigtrain.finite.evaluation import exploration_pairs, never_exploring_value
 from bigtrain.phases.learn import learn_policy
 
 K = 0.5
@@ -146,7 +146,7 @@ def make_problem() -> Problem:
         reward_range=cmdp.task.reward_range,
         exploration=CostOfExploration(states, k=Fixed(K)),
     ).table()
-    never_exploring = never_exploring_value(cmdp, reward, states)
+    never_exploring = never_exploring_value(cmdp, reward, exploration_pairs(cmdp, reward, states))
     return Problem(cmdp, reward, exact.solve_bayes(cmdp, reward), never_exploring)
 
 

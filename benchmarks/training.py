@@ -29,13 +29,17 @@ from rich.table import Table
 
 from bigtrain import Demonstrations, IRLConfig, TabularCMDP, demonstrate, envs, exact, infer_reward
 from bigtrain.bayes_rl import BayesRLConfig
-from bigtrain.bayes_rl import learner as policy_learner
-from bigtrain.bayes_rl.learn import make_learner as make_policy_learner
-from bigtrain.bayes_rl.rewards import prepare
+from bigtrain.learning import advance
 from bigtrain.learning.networks import Convolution
-from bigtrain.phases.learn import learn_policies
-from bigtrain.reward import fast, learner, paper_tiger_treasure
-from bigtrain.reward.infer import make_learner
+from bigtrain.phases import init_policies, learn_policies, make_learner, route
+from bigtrain.reward import (
+    FeaturesStage,
+    Learner,
+    LearnerState,
+    fast,
+    init_seeds,
+    paper_tiger_treasure,
+)
 
 BOUND = 0.05
 NUM_SEEDS = 10
@@ -146,13 +150,16 @@ def steady_state() -> Table:
         table.add_column(column, justify="left" if column == "problem" else "right")
     for name, (env, demonstrations, config) in track(problems().items(), "steady state"):
         settings = dataclasses.replace(fast(config), num_iterations=1_000, num_updates=NUM_UPDATES)
-        ready = make_learner(env, demonstrations, settings)
+        chosen = route(env)
+        expert, inference = demonstrations.trajectories(env), chosen.exact_inference()
+        assert inference is not None
+        ready = make_learner(chosen, expert, inference, settings)
         for num_seeds in (1, NUM_SEEDS):
             keys = jax.random.split(jax.random.key(0), num_seeds)
-            states = learner.init_seeds(ready, keys)
-            advance = partial(learner.learn_features, ready, states, 10)
-            clock(advance)  # compiles
-            seconds = min(clock(advance)[0] for _ in range(3))
+            states = init_seeds(ready, keys)
+            iterate = partial(advance, FeaturesStage(ready), states, None, 10)
+            clock(iterate)  # compiles
+            seconds = min(clock(iterate)[0] for _ in range(3))
             updates = 10 * NUM_UPDATES * num_seeds
             rate = updates * update_flops(ready, states) / seconds
             table.add_row(
@@ -165,13 +172,13 @@ def steady_state() -> Table:
     return table
 
 
-def update_flops(ready: learner.Learner, states: learner.LearnerState) -> float:
+def update_flops(ready: Learner, states: LearnerState) -> float:
     """What one update multiplies and adds: three times a forward pass, which is counted by XLA."""
     network = jax.tree.map(lambda leaf: leaf[0], states.network)
     batch = ready.experience.batch(
         ready.experience.init(),
         jax.random.key(0),
-        jnp.ones((len(ready.data.log_evidence), ready.cmdp.num_contexts)),
+        jnp.ones((len(ready.data.log_evidence), ready.simulator.num_contexts)),
         ready.config.rollout.batch_size,
     )
     forward = jax.jit(lambda n, o, f: n(o, f)).lower(network, batch.observations, batch.features)
@@ -231,13 +238,15 @@ def policies() -> Table:
         assert env.task is not None
         alone = None
         for count in (1, NUM_SEEDS):
-            rewards, numbers = prepare(env, [env.task.reward] * count, [1e-3] * count, None)
-            ready = make_policy_learner(env, rewards, config)
-            keys = jax.random.split(jax.random.key(0), count)
-            states = policy_learner.init_members(ready, keys)
-            advance = partial(policy_learner.learn_features, ready, states, numbers, 5)
-            clock(advance)  # compiles
-            seconds = min(clock(advance)[0] for _ in range(3)) / (5 * config.num_updates)
+            chosen = route(env)
+            inference = chosen.exact_inference()
+            assert inference is not None
+            model, members = chosen.rewards([env.task.reward] * count, [1e-3] * count, None)
+            ready, stages = chosen.learner(inference, model, config)
+            states = init_policies(ready, range(count))
+            iterate = partial(advance, stages[0], states, members, 5)
+            clock(iterate)  # compiles
+            seconds = min(clock(iterate)[0] for _ in range(3)) / (5 * config.num_updates)
             alone = alone or seconds
             width, rows = config.model.network.width, config.rollout.hyperstate_batch_size
             flops = 3 * 2 * rows * width * (width + env.num_actions) * count

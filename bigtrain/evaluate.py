@@ -104,12 +104,11 @@ def evaluate(
         )
         for s in seeds
     ]
-    return Evaluation(
-        *(
-            None if parts[0] is None else _estimate(np.stack(parts))
-            for parts in zip(*totals, strict=True)
-        )
+    estimates: Any = (
+        None if parts[0] is None else _estimate(np.stack(parts))
+        for parts in zip(*totals, strict=True)
     )
+    return Evaluation(*estimates)
 
 
 def _resolve(
@@ -118,7 +117,7 @@ def _resolve(
     goal: States | None,
     failure: States | None,
     exploring: States | None,
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Any, ...]:
     """The reward and the three kinds of states as functions; the task's where none is given."""
     task = cmdp.task
     if reward is None:

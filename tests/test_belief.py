@@ -329,7 +329,9 @@ class TestAnySimulator:
         cmdp = envs.make("tiger-treasure")
         states, actions = jnp.array([[S0, T1, T1, S0, T2]]), jnp.full((1, 4), LISTEN)
         trajectories = rows(states, actions)
-        trajectories = trajectories._replace(first=trajectories.first.at[0, 3].set(True))
+        trajectories = trajectories._replace(
+            first=jnp.asarray(trajectories.first).at[0, 3].set(True)
+        )
         for log_probs, infos in self.unroll(cmdp, trajectories):
             want = [0.5, 0.85, 0.7225 / 0.745, 0.5, 0.15]
             np.testing.assert_allclose(np.exp(log_probs[0, :, 0]), want, rtol=1e-6)

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from problems import dense, random_cmdp
+from problems import dense, expert_data_of, random_cmdp
 from scipy import special, stats
 
 from bigtrain import Demonstrations, IRLConfig, envs

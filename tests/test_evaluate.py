@@ -433,7 +433,7 @@ def test_never_exploring_by_hand():
     maze = envs.make("tiger-maze")
     task = task_of(maze)
     exploring = exploration_pairs(maze, task.reward)
-    assert exploring.all(-1)[list(task.exploration_states)].all()
+    assert np.all(exploring, axis=-1)[list(task.exploration_states)].all()
     found = never_exploring_value(maze, task.reward, exploring)
     again = GAMMA**4 / (1 - GAMMA**4)
     want = GAMMA**2 * (0.5 * (1 + again) + 0.5 * (-0.05 + again))

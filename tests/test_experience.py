@@ -116,7 +116,7 @@ def test_steps_are_possible_in_one_context():
     assert possible.all(-1).any(0).all()
     contexts = np.asarray(episodes.contexts)
     assert (contexts == contexts[:, :1]).all()
-    assert possible.all(-1)[contexts[:, 0], np.arange(len(contexts))].all()
+    assert np.all(possible, axis=-1)[contexts[:, 0], np.arange(len(contexts))].all()
     assert not possible.all(-1).all(0).all(), "no step tells contexts apart: choose another seed"
 
 

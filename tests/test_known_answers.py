@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import kaelbling_tiger
+from problems import expert_data_of, kaelbling_tiger
 from scipy import optimize
 
 from bigtrain import (

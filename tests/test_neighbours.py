@@ -21,7 +21,7 @@ from bigtrain import (
 )
 from bigtrain.errors import CMDPError
 from bigtrain.exploration import predictive_reward
-from bigtrain.finite.evaluation import never_exploring_value
+from bigtrain.finite.evaluation import exploration_pairs, never_exploring_value
 from bigtrain.finite.exact import BayesConfig, map_reward, planning, solve_bayes
 from bigtrain.finite.exact.hyperstates import Hyperstates
 from bigtrain.finite.expert import plan_expert
@@ -94,7 +94,9 @@ def test_poisoned_doors_best_is_the_code():
     assert found.lower == pytest.approx(GAMMA**11, abs=1e-9)
     assert result.total_return.mean == pytest.approx(1, abs=1e-12)
     assert result.exploring is not None and result.exploring.mean == pytest.approx(10, abs=1e-12)
-    never = never_exploring_value(DOORS, task_of(DOORS).reward, CODE_STATES)
+    never = never_exploring_value(
+        DOORS, task_of(DOORS).reward, exploration_pairs(DOORS, task_of(DOORS).reward, CODE_STATES)
+    )
     assert never == pytest.approx(0, abs=1e-9)
 
 

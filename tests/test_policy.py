@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from problems import random_cmdp
+from problems import dense, random_cmdp
 
 from bigtrain import TabularCMDP, envs
 from bigtrain.belief import LEAST_LOG_PROB, AmortisedInference, Categorical
@@ -17,7 +17,7 @@ from bigtrain.finite.inference import FiniteInference
 from bigtrain.learning.networks import NetworkConfig
 from bigtrain.policy import BLOCK, NetworkPolicy, PolicyConfig, ValueNetwork, compile_block
 from bigtrain.policy.network import Core
-from bigtrain.problem import NO_ACTION
+from bigtrain.problem import NO_ACTION, Trajectories
 
 TIGER = envs.make("tiger-treasure")
 S0, T1, T2, LISTEN = 0, 1, 2, 2
@@ -231,21 +231,22 @@ def test_a_core_remembers_what_the_belief_forgets():
 @pytest.mark.parametrize("core_width", [None, 8])
 def test_a_posterior_unrolled_is_advanced_moment_by_moment(core_width):
     """And begins again from the prior where an episode begins."""
-    tracker = posterior(core_width, prior=(0.8, 0.2))
-    seen = observations(TIGER)[jnp.array([S0, T1, T2, S0, T1, S0, T2, T2])]
-    previous = jnp.array([NO_ACTION, 2, 2, NO_ACTION, 2, NO_ACTION, 2, 0], jnp.int32)
-    codes = jax.vmap(tracker.encode)(seen)
-    found = tracker.unroll(codes, previous)
-    memory, want = tracker.init(), []
-    for moment, code in enumerate(codes):
-        memory = tracker.init() if previous[moment] == NO_ACTION else memory
-        memory = tracker.advance(memory, code, previous[moment])
+    model = posterior(core_width, prior=(0.8, 0.2))
+    states = jnp.array([S0, T1, T2, S0, T1, S0, T2, T2], jnp.int32)
+    actions = jnp.array([2, 2, 1, 2, 0, 2, 0, 2], jnp.int32)
+    first = jnp.array([1, 0, 0, 1, 0, 1, 0, 0], bool)
+    row = Trajectories(states, actions, first, jnp.zeros(8, jnp.int32), jnp.ones(8, bool))
+    found = model.log_beliefs(TIGER, jax.tree.map(lambda leaf: leaf[None], row))[0]
+    memory, want = model.init(), []
+    for state, previous in zip(states, row.previous_actions, strict=True):
+        if int(previous) == NO_ACTION:
+            memory = model.init()
+        memory, _ = model.update(memory, model.encode(observations(TIGER)[state]), previous)
         want.append(memory.log_belief)
     np.testing.assert_allclose(found, jnp.stack(want), atol=1e-5)
-    begins = np.asarray(previous) == NO_ACTION
     prior = np.tile([0.8, 0.2], (3, 1))
-    np.testing.assert_allclose(np.exp(found)[begins], prior, rtol=1e-5)
-    assert np.abs(np.exp(found)[~begins] - [0.8, 0.2]).min() > 1e-3
+    np.testing.assert_allclose(np.exp(found)[np.asarray(first)], prior, rtol=1e-5)
+    assert np.abs(np.exp(found)[~np.asarray(first)] - [0.8, 0.2]).min() > 1e-3
 
 
 def test_a_posterior_that_has_learned_nothing_keeps_the_prior():
@@ -264,34 +265,40 @@ def test_a_posterior_that_has_learned_nothing_keeps_the_prior():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_tracker_of_observations_is_the_filter_of_states(seed):
+def test_the_filter_of_observations_is_the_filter_of_states(seed):
     cmdp = random_cmdp(seed, num_contexts=3, num_states=5)
     rng = np.random.default_rng(seed)
-    states = jnp.asarray(rng.integers(5, size=12), jnp.int32)
-    actions = jnp.asarray(rng.integers(2, size=11), jnp.int32)
-    want, _ = filter_trajectory(ExactFilter(cmdp), states, actions)
-    tracker = FiniteInference(cmdp)
-    update = eqx.filter_jit(tracker.update)
-    memory = tracker.init()
+    states, actions = rng.integers(5, size=12), rng.integers(2, size=11)
+    likelihoods = dense(cmdp)[:, states[:-1], actions, states[1:]]
+    want = np.cumprod(np.c_[np.asarray(cmdp.context_prior), likelihoods], axis=-1)
+    want /= want.sum(0)
+    inference = FiniteInference(cmdp)
+    update = eqx.filter_jit(inference.update)
+    memory = inference.init()
     for moment, state in enumerate(states):
-        previous = actions[moment - 1] if moment else FIRST
-        memory, belief, surprised = update(memory, cmdp.observe(state), previous)
-        assert not surprised
-        np.testing.assert_allclose(belief.log_probs, want.log_probs[moment], atol=1e-5)
+        previous = jnp.asarray(actions[moment - 1] if moment else NO_ACTION, jnp.int32)
+        memory, info = update(memory, inference.encode(cmdp.observe(jnp.asarray(state))), previous)
+        assert not info.impossible
+        np.testing.assert_allclose(inference.belief(memory).probs, want[:, moment], rtol=1e-4)
 
 
-def test_a_tracker_is_surprised_and_keeps_its_belief():
-    """By what looks like no state, and by what cannot follow: Gold after listening."""
-    tracker = FiniteInference(TIGER)
+def test_the_impossible_is_told_and_changes_no_belief():
+    """What looks like no state, and what cannot follow: Gold after listening."""
+    inference = FiniteInference(TIGER)
     listened = jnp.asarray(LISTEN, jnp.int32)
-    memory, _, _ = tracker.update(tracker.init(), observations(TIGER)[S0], FIRST)
-    memory, before, surprised = tracker.update(memory, observations(TIGER)[T1], listened)
-    assert not surprised
+
+    def update(memory, seen, previous):
+        return inference.update(memory, inference.encode(seen), previous)
+
+    memory, _ = update(inference.init(), observations(TIGER)[S0], FIRST)
+    memory, info = update(memory, observations(TIGER)[T1], listened)
+    assert not info.impossible
+    before = inference.belief(memory)
     np.testing.assert_allclose(before.probs, [0.85, 0.15], rtol=1e-5)
     for strange in (jnp.full(6, 0.5), observations(TIGER)[4]):
-        _, after, surprised = tracker.update(memory, strange, listened)
-        assert surprised
-        np.testing.assert_array_equal(after.log_probs, before.log_probs)
+        after, info = update(memory, strange, listened)
+        assert info.impossible
+        np.testing.assert_array_equal(inference.belief(after).log_probs, before.log_probs)
 
 
 # ── where a task has an end ──────────────────────────────────────────────────────────────────────

@@ -37,11 +37,12 @@ from bigtrain import (
     reward,
 )
 from bigtrain.learning.networks import NetworkConfig
-from bigtrain.policy import PolicyConfig
+from bigtrain.policy import NetworkPolicy, PolicyConfig
 from bigtrain.reward.successor import SuccessorConfig
 
 TIGER = envs.make("tiger-treasure")
 S0, T1, T2, TIGER_STATE, GOLD, ST = range(6)
+assert TIGER.task is not None
 SHOWN = demonstrate(TIGER, TIGER.task.reward, episodes=60, horizon=8, seed=0)
 SEEN = Demonstrations(np.eye(6, dtype=np.float32)[SHOWN.observations], SHOWN.actions, SHOWN.lengths)
 SMALL = NetworkConfig(width=32, depth=2)
@@ -175,6 +176,7 @@ def test_an_inference_model_of_ones_own_takes_the_exact_ones_place():
         config=QUICK,
         inference=Hearings(),
     )
+    assert isinstance(result.policy, NetworkPolicy)
     assert isinstance(result.policy.inference, Hearings)
     memory, decision = result.policy.step(
         result.policy.init(), jnp.eye(6)[S0], jnp.asarray(bigtrain.NO_ACTION)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from problems import dense, kaelbling_tiger, random_cmdp
+from problems import dense, expert_data_of, kaelbling_tiger, random_cmdp
 from scipy import special
 
 from bigtrain import Demonstrations, IRLConfig, SolveConfig, demonstrate, envs, solve

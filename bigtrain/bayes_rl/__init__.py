@@ -7,7 +7,14 @@ from bigtrain.bayes_rl.config import (
     paper_tiger_maze,
     paper_tiger_treasure,
 )
-from bigtrain.bayes_rl.learner import Learner, Networks, SettlingStage, ValuesStage, init_members
+from bigtrain.bayes_rl.learner import (
+    Learner,
+    LearnerState,
+    Networks,
+    SettlingStage,
+    ValuesStage,
+    init_members,
+)
 from bigtrain.bayes_rl.rewards import (
     LinearRewards,
     MemberParams,
@@ -26,6 +33,7 @@ from bigtrain.bayes_rl.targets import (
 __all__ = [
     "BayesRLConfig",
     "Learner",
+    "LearnerState",
     "LinearRewards",
     "MemberParams",
     "Networks",

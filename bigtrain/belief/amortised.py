@@ -111,15 +111,16 @@ class AmortisedInference(InferenceModel):
         self, simulator: Simulator, trajectories: Trajectories
     ) -> Float[Array, "row moment context"]:
         """The same as `update` moment by moment, with all that can be done at once."""
+        first = jnp.asarray(trajectories.first)
         if self.core is None:
             evidence = simulator.map_steps(self.encode, self.step_log_likelihood, trajectories)
         else:
             encode = simulator.encoder(self.encode, trajectories.actions.size)
             codes = jax.vmap(jax.vmap(encode))(trajectories.states)
             evidence = jax.vmap(self._row_log_likelihoods)(
-                codes, trajectories.previous_actions, trajectories.first
+                codes, trajectories.previous_actions, first
             )
-        return jax.vmap(self._add_up)(evidence, trajectories.first)
+        return jax.vmap(self._add_up)(evidence, first)
 
     def step_log_likelihood(
         self, before: Float[Array, " width"], action: Int[Array, ""], code: Float[Array, " width"]

@@ -165,10 +165,10 @@ def _avoiding(cmdp: TabularCMDP, pairs: Pairs) -> Pairs | None:
     """
     successors, probabilities = cmdp.transitions
     possible = (probabilities[np.asarray(cmdp.context_prior) > 0] > 0).any(0)
-    lost = pairs.all(-1)
+    lost = np.all(pairs, axis=-1)
     while True:
-        allowed = ~pairs & ~(possible & lost[successors]).any(-1)
-        stuck = ~allowed.any(-1) & ~lost
+        allowed = ~pairs & ~np.any(possible & lost[successors], axis=-1)
+        stuck = ~np.any(allowed, axis=-1) & ~lost
         if not stuck.any():
             break
         lost |= stuck
@@ -187,10 +187,9 @@ def _mask(
     cmdp: TabularCMDP, states: Sequence[int | str] | None, kind: str
 ) -> Bool[np.ndarray, " state"]:
     """States by index or name; the task's of this kind where none are given."""
-    if states is None:
-        states = getattr(cmdp.task, kind) if cmdp.task else ()
+    kept = getattr(cmdp.task, kind, ()) if states is None else states
     mask = np.zeros(cmdp.num_states, bool)
-    mask[list(cmdp.state_indices(states))] = True
+    mask[list(cmdp.state_indices(kept))] = True
     return mask
 
 

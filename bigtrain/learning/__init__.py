@@ -1,7 +1,7 @@
 """What learners share: networks, linear heads, devices."""
 
 from bigtrain.learning import heads
-from bigtrain.learning.driver import Collection, Judge, Stage, drive, of_member, pick
+from bigtrain.learning.driver import Collection, Judge, Stage, advance, drive, of_member, pick
 from bigtrain.learning.networks import Encoder, NetworkConfig, Trunk, linear
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "NetworkConfig",
     "Stage",
     "Trunk",
+    "advance",
     "drive",
     "heads",
     "linear",

@@ -6,7 +6,7 @@ action is as likely as any other: so each environment draws its own mix of actio
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from bigtrain.belief import AmortisedInference, BeliefConfig, InferenceModel
 from bigtrain.data import Replay, replay
 from bigtrain.learning import Collection, Judge, Stage, drive, pick
 from bigtrain.phases.routing import Route
-from bigtrain.problem import Actor, Simulator, State, Trajectories, draw_index
+from bigtrain.problem import Actor, Simulator, State, Trajectories, draw_index, row_like
 from bigtrain.runs import Callback, Run
 
 _CONCENTRATION = 0.3
@@ -100,7 +100,7 @@ class BeliefStage(Stage):
 
     def init(self, model: InferenceModel, key: PRNGKeyArray) -> BeliefLearnerState:
         """Before the first iteration."""
-        like = row_like(self.simulator, self.config.horizon, notes=None)
+        like = row_like(self.simulator, self.config.horizon)
         return BeliefLearnerState(
             model,
             self.optimiser.init(eqx.filter(model, eqx.is_inexact_array)),
@@ -132,19 +132,6 @@ class BeliefStage(Stage):
         (model, optimiser), losses = jax.lax.scan(update, (state.model, state.optimiser), keys)
         after = state._replace(model=model, optimiser=optimiser, replay=kept)
         return after, Metrics(losses.mean())
-
-
-def row_like(simulator: Simulator, horizon: int, notes: Any) -> Trajectories:
-    """Shapes and dtypes of one row of trajectories; `notes` are those of one moment."""
-
-    def moments(leaf):
-        return jax.ShapeDtypeStruct((horizon + 1, *leaf.shape), leaf.dtype)
-
-    numbers, flags = (
-        jax.ShapeDtypeStruct((horizon + 1,), dtype) for dtype in (jnp.int32, jnp.bool)
-    )
-    states = jax.tree.map(moments, simulator.state_like)
-    return Trajectories(states, numbers, flags, numbers, flags, jax.tree.map(moments, notes))
 
 
 def choose_inference(

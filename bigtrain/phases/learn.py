@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import threadpoolctl
 
 from bigtrain.arrays import ArrayLike
-from bigtrain.bayes_rl import BayesRLConfig, init_members
+from bigtrain.bayes_rl import BayesRLConfig, Learner, LearnerState, init_members
 from bigtrain.belief import InferenceModel
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Regret
 from bigtrain.exploration import PredictiveReward
 from bigtrain.learning import drive, of_member
-from bigtrain.phases.belief import choose_inference, row_like
+from bigtrain.phases.belief import choose_inference
 from bigtrain.phases.judging import Measure
 from bigtrain.phases.routing import Route, route
 from bigtrain.policy import NetworkPolicy
-from bigtrain.problem import Simulator
+from bigtrain.problem import Simulator, row_like
 from bigtrain.runs import Callback, Event, Run
 
 
@@ -104,7 +104,6 @@ def learn_members(
     run: Run,
 ) -> list[LearnedPolicy]:
     """What `learn_policies` does once beliefs are known to be inferred by `inference`."""
-    simulator = route.simulator
     rates = [config.learning_rate] * len(seeds) if learning_rates is None else learning_rates
     model, members = route.rewards(rewards, rates, baselines)
     learner, stages = route.learner(inference, model, config)
@@ -116,14 +115,10 @@ def learn_members(
         certificate=certificate,
         exploration_states=exploration_states,
     )
-    notes = jax.eval_shape(lambda: inference.belief(inference.init()))
-    like = row_like(simulator, config.rollout.horizon, notes)
-    examples = simulator.sample_states(jax.random.key(seeds[0]))
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         _, verdict, history = drive(
             stages,
-            init_members(learner, keys, examples, like),
+            init_policies(learner, seeds),
             members,
             judge=judge,
             run=run,
@@ -135,6 +130,15 @@ def learn_members(
             policy, own = judge.policy(verdict.networks, place), of_member(history, place)
             learned.append(LearnedPolicy(policy, *judge.conclude(policy, place, own), own))
     return learned
+
+
+def init_policies(learner: Learner, seeds: Sequence[int]) -> LearnerState:
+    """What members begin with, one for each seed."""
+    simulator, inference = learner.simulator, learner.inference
+    notes = jax.eval_shape(lambda: inference.belief(inference.init()))
+    row = row_like(simulator, learner.config.rollout.horizon, notes)
+    examples = simulator.sample_states(jax.random.key(seeds[0]))
+    return init_members(learner, jnp.stack([jax.random.key(s) for s in seeds]), examples, row)
 
 
 def learn_policy(

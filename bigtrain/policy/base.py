@@ -12,9 +12,6 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from bigtrain.belief import Belief
 
-NO_ACTION = -1
-"""The previous action of an episode's first step."""
-
 
 class Decision(NamedTuple):
     """What a policy makes of the present moment.

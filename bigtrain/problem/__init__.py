@@ -3,7 +3,7 @@
 from bigtrain.problem import spaces
 from bigtrain.problem.cmdp import CMDP
 from bigtrain.problem.host import Environment, HostSimulator
-from bigtrain.problem.simulator import ObservationEncoder, Simulator, Where
+from bigtrain.problem.simulator import ObservationEncoder, Simulator, Where, row_like
 from bigtrain.problem.spaces import SUM_TOLERANCE, ActionSpace, Contexts, Discrete
 from bigtrain.problem.trajectories import (
     NO_ACTION,
@@ -35,5 +35,6 @@ __all__ = [
     "draw_index",
     "explore",
     "flatten",
+    "row_like",
     "spaces",
 ]

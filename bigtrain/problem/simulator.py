@@ -259,11 +259,22 @@ class Simulator(eqx.Module):
             "`reward` must be a function of state and action: this problem is not finite."
         )
 
-    def mark(self, states: Any) -> Callable[[State], Bool[Array, ""]] | None:
+    def mark(self, states: Any) -> Any:
         """States as a predicate; finite problems take indices and names too. None for no state."""
         if callable(states):
             return states
         raise ConfigError("States must be given by a predicate: this problem is not finite.")
+
+
+def row_like(simulator: Simulator, horizon: int, notes: Any = None) -> Trajectories:
+    """Shapes and dtypes of one row of trajectories; `notes` are those of one moment."""
+
+    def moments(leaf):
+        return jax.ShapeDtypeStruct((horizon + 1, *leaf.shape), leaf.dtype)
+
+    numbers, flags = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.bool))
+    moment: Any = (simulator.state_like, numbers, flags, numbers, flags, notes)
+    return Trajectories(*jax.tree.map(moments, moment))
 
 
 @final

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.belief import InferenceModel
 from bigtrain.data import Replay, replay
-from bigtrain.problem import Actor, Simulator, State, Trajectories, explore, flatten
+from bigtrain.problem import Actor, Simulator, State, Trajectories, explore, flatten, row_like
 from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
 
 ActionValues = Callable[[State, Int[Array, ""]], Float[Array, " action"]]
@@ -110,19 +110,13 @@ class ReplayedExperience(Experience):
     horizon: int = eqx.field(static=True)
 
     def init(self) -> Replay:
-        length, num_contexts = self.horizon + 1, self.simulator.num_contexts
-        like = Trajectories(
-            jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct((length, *leaf.shape[2:]), leaf.dtype),
-                self.expert.states,
-            ),
-            jax.ShapeDtypeStruct((length,), jnp.int32),
+        row = row_like(self.simulator, self.horizon)._replace(
             first=None,
             contexts=None,
             mask=None,
-            notes=jax.ShapeDtypeStruct((num_contexts,), jnp.float32),
+            notes=jax.ShapeDtypeStruct((self.simulator.num_contexts,), jnp.float32),
         )
-        return replay.init(like, self.capacity)
+        return replay.init(row, self.capacity)
 
     def add(self, memory: Replay, episodes: Trajectories) -> Replay:
         kept = episodes._replace(
