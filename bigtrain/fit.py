@@ -124,6 +124,7 @@ def fit(
             one.reward(reward_range=reward_range, exploration=exploration, states=known)
             for one in inferred
         ]
+        chosen.warn_of_endless(rewards[0])
         likely = None
         if known is not None:
             likely = [_likely_reward(*both) for both in zip(inferred, rewards, strict=True)]

@@ -52,6 +52,7 @@ def carry_out(
     with lock(directory), warnings.catch_warnings():
         # Some ask for k* = 1 on purpose.
         warnings.filterwarnings("ignore", "With k = 1 exploring is worth as much")
+        warnings.filterwarnings("ignore", "The best policy explores for ever")
         asked = {"experiment": experiment.name, "preset": preset, "of": settings}
         settle(directory, asked, fingerprint="")
         for folder in ("results", "work", "bundles"):

@@ -192,12 +192,6 @@ def predictive_reward(
     demonstrations: a pytree with the batch as the leading axis of every leaf.
     """
     check_settings(cmdp, reward_range, exploration)
-    if exploration is not None and np.any(exploration.k.mean >= 1):
-        warnings.warn(
-            "With k = 1 exploring is worth as much as the best there is: the agent may never stop "
-            "exploring.",
-            stacklevel=2,
-        )
     features, occurring = cmdp.occurring_features(states)
     if exploration is not None and states is not None:
         exploration.check_occurring(states)
@@ -212,6 +206,39 @@ def predictive_reward(
             "terms cancel in it. Take out of the features what they have in common.",
             stacklevel=2,
         )
-    return PredictiveReward(
+    reward = PredictiveReward(
         cmdp, weights, shift, scale**2 * posterior.covariance, scale, reward_range, exploration
     )
+    if exploration is None:
+        return reward
+    if np.any(exploration.k.mean >= 1):
+        warnings.warn(
+            "With k = 1 exploring is worth as much as the best there is: the agent may never stop "
+            "exploring.",
+            stacklevel=2,
+        )
+    elif states is not None:
+        _warn_of_endless(reward, scale * mean + shift, states)
+    return reward
+
+
+def _warn_of_endless(
+    reward: PredictiveReward, mean: Float[np.ndarray, "state action"], states: State
+) -> None:
+    """Says so where nothing in any of `states` pays more than exploring does.
+
+    Of finite problems more is known: see `bigtrain.finite.endless`.
+    """
+    assert reward.exploration is not None
+    actions = jnp.arange(mean.shape[-1])
+    exploring = jax.vmap(jax.vmap(reward.is_exploring, (None, 0)), (0, None))(states, actions)
+    k, best = float(np.max(reward.exploration.k.mean)), mean[~np.asarray(exploring)]
+    paid = k * reward.reward_range[1]
+    if paid >= best.max(initial=-np.inf):
+        ending = best.max(initial=reward.reward_range[0]) / reward.reward_range[1]
+        warnings.warn(
+            f"The best policy may explore for ever: with k = {k:.3g} exploring pays {paid:.4g} a "
+            f"step, and nothing else pays more than {best.max(initial=-np.inf):.4g} in any state "
+            f"met. A k of less than {ending:.3g} lets something else pay more.",
+            stacklevel=3,
+        )

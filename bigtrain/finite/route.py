@@ -13,6 +13,7 @@ from bigtrain.evaluate import Regret
 from bigtrain.exploration import PredictiveReward
 from bigtrain.finite.certificates import RegretJudge
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.endless import warn_of_endless
 from bigtrain.finite.evaluation import regret
 from bigtrain.finite.exact import BayesConfig, BayesSolution
 from bigtrain.finite.experience import CountedExperience
@@ -103,6 +104,9 @@ class FiniteRoute(Route):
             config=certificate or BayesConfig(),
             exploration_states=exploration_states,
         )
+
+    def warn_of_endless(self, reward: PredictiveReward) -> None:
+        warn_of_endless(reward)
 
     def regret(
         self, policy: Policy, reward: PredictiveReward, certificate: BayesSolution | None

@@ -10,6 +10,7 @@ from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, check_settings, predictive_reward
 from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.endless import warn_of_endless
 from bigtrain.finite.exact.bayes import BayesConfig, BayesSolution, solve_bayes
 from bigtrain.finite.exact.inverse import map_reward
 from bigtrain.finite.exact.planning import plan
@@ -77,6 +78,7 @@ def solve(
     reward = predictive_reward(
         cmdp, inferred.posterior, reward_range=reward_range, exploration=exploration
     )
+    warn_of_endless(reward)
     solution = solve_bayes(
         cmdp,
         reward.table(),

@@ -108,6 +108,9 @@ class Route:
         """Who says how good policies are."""
         return ReturnJudge(learner, members, measure)
 
+    def warn_of_endless(self, reward: PredictiveReward) -> None:
+        """Says so where it is known that the best policy never stops exploring."""
+
     def regret(self, policy: Policy, reward: PredictiveReward, certificate: Any) -> Regret:
         """The policy's regret; `certificate` is what is known of the best one."""
         raise ConfigError("Regret is known of finite problems only. Compare returns by `evaluate`.")
