@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cores import S0, T1, Clock, Serving, act, clock_of, make_cores, run, settings, start, walk
 
-from bigserve import convert
+from bigserve import convert, describe
 from bigserve.config import LimitsConfig
 from bigserve.core import Core, Record
 from bigserve.errors import AlreadyExists, ConfigError, Fault, Problem
@@ -50,7 +50,7 @@ def test_what_may_be_open_is_remembered_if_all_of_it_closes_at_once():
     assert settings().limits.tombstones_per_caller == 4 * 64
     assert LimitsConfig(max_episodes=5, max_items=1).tombstones_per_caller == 20
     given = LimitsConfig(max_tombstones_per_caller=4096)
-    assert convert.write_limits(given).max_tombstones_per_caller == 4096
+    assert describe.write_limits(given).max_tombstones_per_caller == 4096
     with pytest.raises(ConfigError, match=r"must be at least 4096, .*; got 4095\."):
         LimitsConfig(max_tombstones_per_caller=4095)
 
