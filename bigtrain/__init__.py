@@ -16,7 +16,6 @@ from bigtrain.finite import (
     FiniteRoute,
     SolveConfig,
     TabularCMDP,
-    Task,
     Transitions,
     demonstrate,
     evaluate_exactly,
@@ -43,6 +42,7 @@ from bigtrain.problem import (
     Discrete,
     HostSimulator,
     Simulator,
+    Task,
     Trajectories,
 )
 from bigtrain.result import FitResult

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from bigtrain.belief import BeliefState
 from bigtrain.data import Demonstrations
-from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain import Task
+from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.transitions import Transitions
 from bigtrain.policy import Decision, Policy

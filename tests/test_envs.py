@@ -10,7 +10,8 @@ from problems import dense, kaelbling_tiger
 
 from bigtrain import envs
 from bigtrain.errors import BigTrainError, CMDPError
-from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain import Task
+from bigtrain.finite.cmdp import TabularCMDP
 
 DEFAULT_MAP = ["#####", "#...#", "L.S.R", "#.x.#", "#####"]
 WALLED_MAP = ["########", "#..#...#", "L.S#.#.R", "#..x.#.#", "########"]

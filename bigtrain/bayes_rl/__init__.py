@@ -15,6 +15,7 @@ from bigtrain.bayes_rl.learner import (
     ValuesStage,
     init_members,
 )
+from bigtrain.bayes_rl.lookahead import LookAheadTargets
 from bigtrain.bayes_rl.rewards import (
     LinearRewards,
     MemberParams,
@@ -39,6 +40,7 @@ __all__ = [
     "Networks",
     "RewardModel",
     "RolloutConfig",
+    "LookAheadTargets",
     "SampledTargets",
     "SettlingStage",
     "ValueLoss",

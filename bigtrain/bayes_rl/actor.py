@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bigtrain.belief import Categorical, InferenceModel
 from bigtrain.policy import ValueNetwork
-from bigtrain.problem import NO_ACTION, Actor, Simulator, State, Trajectories, explore
+from bigtrain.problem import NO_ACTION, Actor, Simulator, State, Trajectories, draw_index, explore
 
 
 class ActorState(NamedTuple):
@@ -18,6 +18,7 @@ class ActorState(NamedTuple):
     tracked: Any
     memory: Float[Array, " core"]
     epsilon: Float[Array, ""]
+    mix: Float[Array, " action"] | None
 
 
 @final
@@ -30,9 +31,11 @@ class ValueActor(Actor):
     network: ValueNetwork
     encode: Callable[[State], Float[Array, " width"]]
     epsilons: Float[Array, " env"]
+    mixes: Float[Array, "env action"] | None = None
 
     def init(self, env: Int[Array, ""], context: Int[Array, ""]) -> ActorState:
-        return ActorState(self.inference.init(), self.network.init(), self.epsilons[env])
+        mix = None if self.mixes is None else self.mixes[env]
+        return ActorState(self.inference.init(), self.network.init(), self.epsilons[env], mix)
 
     def act(
         self,
@@ -46,8 +49,12 @@ class ValueActor(Actor):
         belief, code = self.inference.belief(tracked), self.encode(state)
         core = network.advance(memory.memory, code, belief, previous_action)
         greedy = jnp.argmax(network.head @ network.hidden(code, belief, core))
-        action = explore(greedy, len(network.advantages), memory.epsilon, draws[0])
-        return ActorState(tracked, core, memory.epsilon), action, belief
+        if memory.mix is None:
+            action = explore(greedy, len(network.advantages), memory.epsilon, draws[0])
+        else:
+            anything = draw_index(memory.mix, draws[0] / jnp.maximum(memory.epsilon, 1e-9))
+            action = jnp.where(draws[0] < memory.epsilon, anything, greedy).astype(jnp.int32)
+        return memory._replace(tracked=tracked, memory=core), action, belief
 
 
 def spread_epsilon(epsilon: Float[Array, ""] | float, num_envs: int) -> Float[Array, " env"]:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, Shaped
 
 from bigtrain.bayes_rl.actor import ValueActor, spread_epsilon
 from bigtrain.bayes_rl.config import BayesRLConfig
+from bigtrain.bayes_rl.lookahead import LookAheadTargets
 from bigtrain.bayes_rl.rewards import MemberParams, RewardModel
 from bigtrain.bayes_rl.targets import SampledTargets, ValueTargets
 from bigtrain.belief import AmortisedInference, InferenceModel
@@ -54,7 +55,7 @@ class Learner(eqx.Module):
     @property
     def replays(self) -> bool:
         """Whether updates learn from trajectories of earlier iterations."""
-        return self.targets.bootstraps or self.distils
+        return self.targets.settles or self.distils
 
     @property
     def drifts(self) -> bool:
@@ -65,7 +66,7 @@ class Learner(eqx.Module):
     @property
     def last_step(self) -> int:
         """Where all stages end."""
-        rounds = self.config.max_rounds if self.targets.bootstraps else 0
+        rounds = self.config.max_rounds if self.targets.settles else 0
         return self.config.num_iterations + rounds
 
     def learning_rate(self, member: MemberParams, step: Int[Array, ""]) -> Float[Array, ""]:
@@ -188,7 +189,12 @@ class _PolicyStage(Stage):
         settings = self.learner.config.rollout
         return Collection(settings.num_environments, settings.horizon, restart=True)
 
-    def _actor(self, network: ValueNetwork, epsilon: Float[Array, ""] | float) -> Actor:
+    def _actor(
+        self,
+        network: ValueNetwork,
+        epsilon: Float[Array, ""] | float,
+        mixes: Float[Array, "env action"] | None = None,
+    ) -> Actor:
         learner, (num_envs, horizon, _) = self.learner, self.collection
         num_uses = num_envs * (horizon + 1)
         return ValueActor(
@@ -197,6 +203,7 @@ class _PolicyStage(Stage):
             network,
             learner.simulator.encoder(network.encode, num_uses),
             spread_epsilon(epsilon, num_envs),
+            mixes,
         )
 
     def _mean_reward(self, member: MemberParams, fresh: Trajectories) -> Float[Array, ""]:
@@ -220,7 +227,11 @@ class ValuesStage(_PolicyStage):
         return self.learner.config.num_iterations
 
     def actor(self, state: LearnerState, member: MemberParams) -> Actor:
-        return self._actor(state.networks.values, self.learner.epsilon(state.step))
+        learner, mixes = self.learner, None
+        if isinstance(learner.targets, LookAheadTargets):
+            concentration = jnp.full(self.simulator.num_actions, 0.3)
+            mixes = jax.random.dirichlet(state.key, concentration, (self.collection.num_envs,))
+        return self._actor(state.networks.values, learner.epsilon(state.step), mixes)
 
     def update(
         self, state: LearnerState, member: MemberParams, trajectories: Trajectories, key: Array
@@ -228,7 +239,7 @@ class ValuesStage(_PolicyStage):
         learner, config = self.learner, self.learner.config
         kept = None if state.replay is None else replay.add(state.replay, trajectories)
         memory, lesson = learner.targets.prepare(
-            state.memory, member, state.average.values, trajectories
+            state.memory, member, state.average.values, trajectories, jax.random.fold_in(key, 0)
         )
         rate = learner.learning_rate(member, state.step)
 

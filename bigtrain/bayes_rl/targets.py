@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from bigtrain.bayes_rl.actor import unroll
 from bigtrain.bayes_rl.rewards import MemberParams, RewardModel
@@ -31,11 +31,12 @@ class ValueLoss(NamedTuple):
 class ValueTargets(eqx.Module):
     """What values are regressed on. Memories and lessons are pytrees of arrays.
 
-    Where targets bootstrap from the network itself, a lagging copy of it is kept for them, the
-    trajectories are replayed, and the head is solved for in a second stage.
+    Where targets bootstrap from the network itself, a lagging copy of it is kept for them. Where
+    they settle, the trajectories are replayed, and the head is solved for in a second stage.
     """
 
     bootstraps: ClassVar[bool]
+    settles: ClassVar[bool]
 
     @abc.abstractmethod
     def init(self) -> Any:
@@ -43,7 +44,12 @@ class ValueTargets(eqx.Module):
 
     @abc.abstractmethod
     def prepare(
-        self, memory: Any, member: MemberParams, network: ValueNetwork, trajectories: Trajectories
+        self,
+        memory: Any,
+        member: MemberParams,
+        network: ValueNetwork,
+        trajectories: Trajectories,
+        key: PRNGKeyArray,
     ) -> tuple[Any, Any]:
         """The memory with fresh trajectories, and what the updates of one iteration learn from."""
 
@@ -80,6 +86,7 @@ class SampledTargets(ValueTargets):
     """r̃ + γ Q'(h', argmax Q(h', ·)) for the step that was made: double Q-learning."""
 
     bootstraps: ClassVar[bool] = True
+    settles: ClassVar[bool] = True
     simulator: Simulator
     rewards: RewardModel
 
@@ -92,6 +99,7 @@ class SampledTargets(ValueTargets):
         member: MemberParams,
         network: ValueNetwork,
         trajectories: Trajectories,
+        key: PRNGKeyArray,
     ) -> tuple[tuple[()], tuple[()]]:
         return (), ()
 

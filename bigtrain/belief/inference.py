@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.belief.beliefs import Belief, Categorical
 from bigtrain.errors import DemonstrationError
@@ -67,7 +67,9 @@ class InferenceModel(eqx.Module):
     def belief(self, memory: Any) -> Belief:
         """What is believed."""
 
-    def loss(self, simulator: Simulator, trajectories: Trajectories) -> Float[Array, ""]:
+    def loss(
+        self, simulator: Simulator, trajectories: Trajectories, key: PRNGKeyArray
+    ) -> Float[Array, ""]:
         """What training makes small: 0 where there is nothing to learn, or −log q(θ | h)."""
         return jnp.zeros(())
 

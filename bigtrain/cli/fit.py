@@ -26,9 +26,9 @@ from bigtrain.cli.problems import load_object, load_problem
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, Fixed, Uniform
-from bigtrain.finite import SolveConfig, TabularCMDP, Task, anywhere, demonstrate, solve
+from bigtrain.finite import SolveConfig, TabularCMDP, anywhere, demonstrate, solve
 from bigtrain.fit import FitConfig, fit
-from bigtrain.problem import CMDP
+from bigtrain.problem import CMDP, Task
 from bigtrain.result import FitResult, Measured
 from bigtrain.runs import Progress
 

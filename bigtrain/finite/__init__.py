@@ -3,7 +3,7 @@
 from bigtrain.finite import envs, exact, stored
 from bigtrain.finite.baselines import average_contexts, clone, solve_averaged, solve_without_prior
 from bigtrain.finite.certificates import COARSE
-from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.evaluation import evaluate_exactly, policy_value, regret
 from bigtrain.finite.expert import anywhere, demonstrate, plan_expert
 from bigtrain.finite.inference import FiniteInference
@@ -22,7 +22,6 @@ __all__ = [
     "SolveConfig",
     "StoredProblem",
     "TabularCMDP",
-    "Task",
     "Transitions",
     "anywhere",
     "average_contexts",

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.bayes_rl import (
@@ -56,6 +56,7 @@ class SweptTargets(ValueTargets):
     """
 
     bootstraps: ClassVar[bool] = False
+    settles: ClassVar[bool] = False
     cmdp: TabularCMDP
     num_hyperstates: int = eqx.field(static=True)
     num_sweeps: int = eqx.field(static=True)
@@ -71,6 +72,7 @@ class SweptTargets(ValueTargets):
         member: MemberParams,
         network: ValueNetwork,
         trajectories: Trajectories,
+        key: PRNGKeyArray,
     ) -> tuple[HyperstateTable, Lesson]:
         met = tables.add_trajectories(memory, trajectories, member.targets)
         successors = tables.successors_of(self.cmdp, met)

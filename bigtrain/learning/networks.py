@@ -106,7 +106,8 @@ class Encoder(eqx.Module):
     ):
         values = examples.astype(jnp.float32)
         self.mean = values.mean(0)
-        spread = jnp.sqrt(((values - self.mean) ** 2).mean())
+        axis = 0 if examples.ndim == 2 else None
+        spread = jnp.sqrt(((values - self.mean) ** 2).mean(axis))
         self.scale = jnp.where(spread > 0, spread, 1.0)
         self.shape = shape = examples.shape[1:]
         self.convolutions = ()

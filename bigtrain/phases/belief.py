@@ -123,7 +123,7 @@ class BeliefStage(Stage):
             model, optimiser = carry
             batch = replay.sample(kept, key_batch, self.config.batch_size)
             loss, gradients = eqx.filter_value_and_grad(
-                lambda model: model.loss(self.simulator, batch)
+                lambda model: model.loss(self.simulator, batch, jax.random.fold_in(key_batch, 0))
             )(model)
             changes, optimiser = self.optimiser.update(gradients, optimiser)
             return (eqx.apply_updates(model, changes), optimiser), loss

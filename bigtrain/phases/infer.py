@@ -208,14 +208,16 @@ class _AtRest(Judge):
         return (), {}
 
     def enough(self, stage: Stage, states: LearnerState, verdict: tuple[()]) -> bool:
-        settling = isinstance(stage, SettlingStage)
+        settling = stage.begin > 0
         return settling and bool((states.num_calm >= self._patience).all())
 
 
 def _result(learner: Learner, state: LearnerState, history: tuple[Event, ...]) -> InferredReward:
     """What one seed has learned, its posterior worked out in double precision."""
     config = learner.config
-    psi = np.asarray(expert_successor_features(learner, state.network), np.float64)
+    psi = np.asarray(
+        expert_successor_features(learner, state.network, state.reward_weights), np.float64
+    )
     with jax.enable_x64(True):
         data = jax.tree.map(jnp.asarray, learner.data)
         weights = jnp.asarray(np.asarray(state.reward_weights, np.float64))

@@ -5,6 +5,7 @@ from bigtrain.problem.cmdp import CMDP
 from bigtrain.problem.host import Environment, HostSimulator
 from bigtrain.problem.simulator import ObservationEncoder, Simulator, Where, row_like
 from bigtrain.problem.spaces import SUM_TOLERANCE, ActionSpace, Contexts, Discrete
+from bigtrain.problem.task import Task
 from bigtrain.problem.trajectories import (
     NO_ACTION,
     Actor,
@@ -29,6 +30,7 @@ __all__ = [
     "SUM_TOLERANCE",
     "Simulator",
     "State",
+    "Task",
     "Trajectories",
     "UniformActor",
     "Where",

@@ -67,6 +67,15 @@ class CMDP(Simulator):
         return True
 
     @property
+    def can_look(self) -> bool:
+        return True
+
+    def look(
+        self, key: PRNGKeyArray, state: State, action: Int[Array, ""], context: Int[Array, ""]
+    ) -> State:
+        return self.step(key, state, action, context)
+
+    @property
     def knows_likelihood(self) -> bool:
         state = self.state_like
         try:

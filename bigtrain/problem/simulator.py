@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from bigtrain.errors import ConfigError, DemonstrationError
+from bigtrain.errors import ConfigError, DemonstrationError, SimulatorError
 from bigtrain.problem.spaces import ActionSpace, Discrete, find, name
 from bigtrain.problem.trajectories import Actor, State, Trajectories, UniformActor, flatten
 
@@ -180,6 +180,19 @@ class Simulator(eqx.Module):
     def is_traceable(self) -> bool:
         """Whether `collect` compiles, so that whole loops of learning can."""
         return False
+
+    @property
+    def can_look(self) -> bool:
+        """Whether `look` steps from any state in any context, and compiles."""
+        return False
+
+    def look(
+        self, key: PRNGKeyArray, state: State, action: Int[Array, ""], context: Int[Array, ""]
+    ) -> State:
+        """Draws the state that would follow, in a context of the caller's choice."""
+        raise SimulatorError(
+            f"`{type(self).__name__}` can only be reset and stepped, not stepped from anywhere."
+        )
 
     @property
     def knows_likelihood(self) -> bool:

@@ -78,6 +78,16 @@ class Experience(eqx.Module):
     ) -> ActionValues:
         """Ψ·ω, as quick as the problem allows."""
 
+    def expert_features(
+        self,
+        simulator: Simulator,
+        network: SuccessorNetwork,
+        reward_weights: Float[Array, " feature"],
+        visited: State,
+    ) -> Float[Array, "context visited action feature"]:
+        """Ψ where experts were, for the likelihood: the network's own, if nothing better is."""
+        return network(*featurise(simulator, visited))
+
 
 def featurise(
     simulator: Simulator, states: State
@@ -89,7 +99,9 @@ def featurise(
 
 
 @final
-class _NetworkValues(eqx.Module):
+class NetworkValues(eqx.Module):
+    """Ψ·ω as the network has it."""
+
     simulator: Simulator
     network: SuccessorNetwork
     reward_weights: Float[Array, " feature"]
@@ -157,7 +169,7 @@ class ReplayedExperience(Experience):
     def action_values(
         self, network: SuccessorNetwork, reward_weights: Float[Array, " feature"]
     ) -> ActionValues:
-        return _NetworkValues(self.simulator, network, reward_weights)
+        return NetworkValues(self.simulator, network, reward_weights)
 
 
 def _steps(

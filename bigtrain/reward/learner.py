@@ -38,7 +38,7 @@ _CHUNK = 5
 """Iterations or rounds between two looks at callbacks and checkpoints, at most."""
 
 _NEWTON_STEPS = 4
-_SETTLING_NEWTON_STEPS = 12
+SETTLING_NEWTON_STEPS = 12
 _NEWTON_TOLERANCE = 1e-5
 
 
@@ -138,7 +138,7 @@ def init_seeds(learner: Learner, keys: Key[Array, " seed"]) -> LearnerState:
     return jax.vmap(lambda key: init(learner, key))(keys)
 
 
-class _LearningStage(Stage):
+class RewardStage(Stage):
     """What both stages share: who explores."""
 
     learner: eqx.AbstractVar[Learner]
@@ -182,7 +182,7 @@ class _LearningStage(Stage):
 
 
 @final
-class FeaturesStage(_LearningStage):
+class FeaturesStage(RewardStage):
     """Updates of Ψ by gradient, and an update of ω (Algorithm 1)."""
 
     phase: ClassVar[str] = "features"
@@ -212,10 +212,10 @@ class FeaturesStage(_LearningStage):
             batch = learner.experience.batch(memory, key_batch, beliefs, config.rollout.batch_size)
             lagged = None
             if config.successor.target_period > 1:
-                lagged = target(batch.observations, batch.features)
+                lagged = target(batch.observations, batch.features, batch.rests)
 
             def loss(network):
-                present = network(batch.observations, batch.features)
+                present = network(batch.observations, batch.features, batch.rests)
                 targets = jax.lax.stop_gradient(present) if lagged is None else lagged
                 greedy = greedy_actions(targets, state.reward_weights, config.successor.resolution)
                 expert, simulated = losses(present, targets, batch, greedy, network.gamma)
@@ -234,9 +234,9 @@ class FeaturesStage(_LearningStage):
             (state.network, state.target, state.optimiser),
             (jax.random.split(key_updates, config.num_updates), counts),
         )
-        expert_psi = expert_successor_features(learner, network)
+        expert_psi = expert_successor_features(learner, network, state.reward_weights)
         if config.reward_update == "newton":
-            weights = _climb(learner, expert_psi, state.reward_weights, _NEWTON_STEPS)
+            weights = climb(learner, expert_psi, state.reward_weights, _NEWTON_STEPS)
             reward_optimiser = state.reward_optimiser
         else:
             ascent = irl.sampled_gradient(
@@ -259,13 +259,13 @@ class FeaturesStage(_LearningStage):
             reward_optimiser=reward_optimiser,
             memory=memory,
         )
-        state, metrics = _conclude(learner, state, weights, expert_psi)
+        state, metrics = conclude(learner, state, weights, expert_psi)
         expert_loss, simulator_loss = (part[-1] for part in parts)
         return state, metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
 
 
 @final
-class SettlingStage(_LearningStage):
+class SettlingStage(RewardStage):
     """The head of Ψ by least squares, and ω by Newton's method, until they stand still."""
 
     phase: ClassVar[str] = "settling"
@@ -292,30 +292,37 @@ class SettlingStage(_LearningStage):
         share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
         head = state.network.head + share * (solved.head - state.network.head)
         network = eqx.tree_at(lambda n: n.head, state.network, head)
-        expert_psi = expert_successor_features(learner, network)
-        weights = _climb(learner, expert_psi, state.reward_weights, _SETTLING_NEWTON_STEPS)
-        present = network(batch.observations, batch.features)
+        expert_psi = expert_successor_features(learner, network, state.reward_weights)
+        weights = climb(learner, expert_psi, state.reward_weights, SETTLING_NEWTON_STEPS)
+        present = network(batch.observations, batch.features, batch.rests)
         greedy = greedy_actions(present, weights, config.successor.resolution)
         expert_loss, simulator_loss = losses(present, present, batch, greedy, network.gamma)
-        moved, metrics = _conclude(
+        moved, metrics = conclude(
             learner, state._replace(network=network, memory=memory), weights, expert_psi
         )
-        # Averages move little in a round, wherever they are going: what counts is where ω was when
-        # there were half as many rounds.
-        halfway = moved.path[(config.num_iterations + state.step) // 2]
-        movement = jnp.maximum(metrics.movement, _movement(halfway, weights))
-        calm = (movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
-        moved = moved._replace(num_calm=jnp.where(calm, state.num_calm + 1, 0))
-        # A seed at rest stays where it is while others go on.
-        at_rest = state.num_calm >= config.patience
-        stayed = state._replace(path=state.path.at[state.step].set(state.reward_weights))
-        state = jax.tree.map(lambda new, old: jnp.where(at_rest, old, new), moved, stayed)
-        return state, metrics._replace(
-            expert_loss=expert_loss, simulator_loss=simulator_loss, movement=movement
-        )
+        metrics = metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
+        return rest(learner, state, moved, metrics)
 
 
-def _climb(
+def rest(
+    learner: Learner, state: LearnerState, moved: LearnerState, metrics: Metrics
+) -> tuple[LearnerState, Metrics]:
+    """The state after a round of settling, which is the one before where a seed is at rest."""
+    config = learner.config
+    # Averages move little in a round, wherever they are going: what counts is where ω was when
+    # there were half as many rounds.
+    halfway = moved.path[(config.num_iterations + state.step) // 2]
+    movement = jnp.maximum(metrics.movement, _movement(halfway, moved.reward_weights))
+    calm = (movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
+    moved = moved._replace(num_calm=jnp.where(calm, state.num_calm + 1, 0))
+    # A seed at rest stays where it is while others go on.
+    at_rest = state.num_calm >= config.patience
+    stayed = state._replace(path=state.path.at[state.step].set(state.reward_weights))
+    state = jax.tree.map(lambda new, old: jnp.where(at_rest, old, new), moved, stayed)
+    return state, metrics._replace(movement=movement)
+
+
+def climb(
     learner: Learner,
     expert_psi: Float[Array, "context visited action feature"],
     weights: Float[Array, " feature"],
@@ -334,10 +341,12 @@ def _climb(
 
 
 def expert_successor_features(
-    learner: Learner, network: SuccessorNetwork
+    learner: Learner, network: SuccessorNetwork, reward_weights: Float[Array, " feature"]
 ) -> Float[Array, "context visited action feature"]:
     """Ψ where experts were, relative to its mean over actions, and ties as ties."""
-    raw = network(*featurise(learner.simulator, learner.data.visited))
+    raw = learner.experience.expert_features(
+        learner.simulator, network, reward_weights, learner.data.visited
+    )
     merged = merge_ties(raw, learner.config.successor.resolution)
     return merged - merged.mean(-2, keepdims=True)
 
@@ -351,7 +360,7 @@ def expert_beliefs(learner: Learner, state: LearnerState) -> Float[Array, "traje
     return jax.nn.softmax(irl.context_log_joint(data, log_policies, settings.evidence))
 
 
-def _conclude(
+def conclude(
     learner: Learner,
     state: LearnerState,
     weights: Float[Array, " feature"],

@@ -13,7 +13,7 @@ from typing import final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from bigtrain.errors import ConfigError
 from bigtrain.learning import Encoder, NetworkConfig, Trunk, heads
@@ -84,15 +84,32 @@ class SuccessorNetwork(eqx.Module):
         self.head = jnp.zeros((num_actions, width + 1, num_features))
         self.gamma = gamma
 
-    def hidden(self, observations: Shaped[Array, "row ..."]) -> Float[Array, "context row hidden"]:
-        """What the head sees, with a constant at the end, in every context."""
+    def hidden(
+        self,
+        observations: Shaped[Array, "row ..."],
+        rests: Bool[Array, " row"] | None = None,
+    ) -> Float[Array, "context row hidden"]:
+        """What the head sees, with a constant at the end, in every context; 0 in rows at rest."""
         codes = jax.vmap(lambda seen: self.entry(self.encoder(seen)))(observations)
+        each = jax.vmap(jax.vmap(self._hidden, (None, 0)), (0, None))(self.contexts, codes)
+        return each if rests is None else jnp.where(rests[:, None], 0, each)
 
-        def one(context, code):
-            values = self.trunk(jax.nn.relu(code + context))
-            return jnp.append(jax.nn.relu(values), 1) / jnp.sqrt(len(values))
+    def _hidden(
+        self, context: Float[Array, " width"], code: Float[Array, " width"]
+    ) -> Float[Array, " hidden"]:
+        values = self.trunk(jax.nn.relu(code + context))
+        return jnp.append(jax.nn.relu(values), 1) / jnp.sqrt(len(values))
 
-        return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(self.contexts, codes)
+    def in_context(
+        self,
+        observation: Shaped[Array, "..."],
+        features: Float[Array, "action feature"],
+        context: Int[Array, ""],
+    ) -> Float[Array, "action feature"]:
+        """Ψ(s, ·, θ) of one state in one context."""
+        code = self.entry(self.encoder(observation))
+        hidden = self._hidden(self.contexts[context], code)
+        return self.read_out(hidden[None, None], features[None])[0, 0]
 
     def read_out(
         self,
@@ -107,9 +124,10 @@ class SuccessorNetwork(eqx.Module):
         self,
         observations: Shaped[Array, "row ..."],
         features: Float[Array, "row action feature"],
+        rests: Bool[Array, " row"] | None = None,
     ) -> Float[Array, "context row action feature"]:
         """Ψ(s, a, θ) of a batch of states, every action and context."""
-        return self.read_out(self.hidden(observations), features)
+        return self.read_out(self.hidden(observations, rests), features)
 
 
 class Steps(eqx.Module):
@@ -126,12 +144,16 @@ class Steps(eqx.Module):
 
 
 class Batch(eqx.Module):
-    """States, each to be evaluated once, and the steps that lead from one to another."""
+    """States, each to be evaluated once, and the steps that lead from one to another.
+
+    Where a row `rests` for ever its `features` are all that there is to its Ψ: ν / (1 − γ).
+    """
 
     observations: Shaped[Array, "row ..."]
     features: Float[Array, "row action feature"]
     expert: Steps
     simulated: Steps
+    rests: Bool[Array, " row"] | None = None
 
 
 def merge_ties(
@@ -211,7 +233,7 @@ def solve_head(
     """Moves the head to where the expected update of all steps vanishes, for a fixed trunk."""
     if network.gamma == 0:
         return network  # Ψ = ν, whatever the head
-    hidden = network.hidden(batch.observations)
+    hidden = network.hidden(batch.observations, batch.rests)
     present = network.read_out(hidden, batch.features)
     greedy = greedy_actions(present, reward_weights, config.resolution)
     parts = ((batch.expert, 1.0), (batch.simulated, config.simulator_weight))

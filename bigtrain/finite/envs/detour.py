@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.problem import Task
 
 LEFT, RIGHT = range(2)
 

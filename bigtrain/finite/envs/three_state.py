@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.problem import Task
 
 
 def three_state(*, prior: Sequence[float] = (0.5, 0.5)) -> TabularCMDP:

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from bigtrain.errors import CMDPError
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.envs.options import check_probability
+from bigtrain.problem import Task
 
 DEFAULT_MAP = ("#####", "#...#", "L.S.R", "#.x.#", "#####")
 ACTIONS = ("up", "down", "left", "right", "listen")

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP, Task
+from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.envs.options import check_probability
+from bigtrain.problem import Task
 
 STATES = ("S0", "T1", "T2", "Tiger", "Gold", "ST")
 ACTIONS = ("open-1", "open-2", "listen")
