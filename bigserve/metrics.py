@@ -135,13 +135,13 @@ class Metrics(Collector):
         yield _count("episodes_started", "Episodes started.", self._started, "model")
         yield _count("episodes_closed", "Episodes closed.", self._closed, "model", "reason")
         yield _count("steps", "Steps answered or refused.", self._steps, "model", "result")
-        yield _spread("batch_size", "Steps in a batch.", sizes, "model")
+        yield _histogram("batch_size", "Steps in a batch.", sizes, "model")
         yield _count("batch_padding", "Rows computed in vain.", self._padding, "model")
         about = "Time from arrival to the start of the batch."
-        yield _spread("queue_seconds", about, queues, "model")
-        yield _spread("compute_seconds", "Time a batch took.", computes, "model")
+        yield _histogram("queue_seconds", about, queues, "model")
+        yield _histogram("compute_seconds", "Time a batch took.", computes, "model")
         yield _count("requests", "Calls answered.", self._requests, "method", "code")
-        yield _spread("request_seconds", "Time a call took.", self._seconds, "method")
+        yield _histogram("request_seconds", "Time a call took.", self._seconds, "method")
 
 
 def _count(
@@ -153,7 +153,7 @@ def _count(
     return family
 
 
-def _spread(
+def _histogram(
     name: str, about: str, tallies: Mapping[str, _Histogram], label: str
 ) -> HistogramMetricFamily:
     family = HistogramMetricFamily(f"bigserve_{name}", about, labels=[label])

@@ -54,17 +54,17 @@ def run(models: Mapping[str, Path], config: ServerConfig) -> None:
 
 
 async def _run(models: Mapping[str, Path], config: ServerConfig) -> None:
-    loop, told, hurried = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop, stopping, hurried = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
-    def tell() -> None:
-        (hurried if told.is_set() else told).set()  # a second signal ends it at once
+    def stop() -> None:
+        (hurried if stopping.is_set() else stopping).set()  # a second signal ends it at once
 
     server = Server(models, config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell)
+        loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     await server.start()
-    await told.wait()
+    await stopping.wait()
     await server.stop(hurried)
 
 

@@ -1,6 +1,6 @@
 """Networks, to and from the fields of a bundle.
 
-Stored are the sizes of a network and its arrays by their place in it. Reading builds the network
+Stored are the sizes of a network and its arrays by their path in it. Reading builds the network
 from its sizes without any numbers, and holds every array against that before it is taken.
 """
 
@@ -78,7 +78,7 @@ def write_network(network: Network) -> dict[str, Any]:
         "kernels": list(config.kernels),
         "strides": list(config.strides),
         "core_width": core_width,
-        "arrays": {place: write_array(leaf) for place, leaf in _places(network).items()},
+        "arrays": {path: write_array(leaf) for path, leaf in _by_path(network).items()},
     }
 
 
@@ -94,14 +94,14 @@ def read_network(fields: Fields, kind: type[Network], interface: Interface) -> A
         )
         core_width = fields.optional("core_width", lambda n: fields.integer(n, 1, MAX_WIDTH))
         skeleton = _skeleton(kind, Architecture(config, core_width), interface)
-    arrays, wanted = fields.fields("arrays"), _places(skeleton)
+    arrays, wanted = fields.fields("arrays"), _by_path(skeleton)
     if wrong := arrays.keys() ^ set(wanted):
         raise BundleStructureError(
             f"`{arrays.where}` must hold exactly the arrays of a {kind.__name__} of these sizes, "
             f"but {sorted(wrong)[0][:80]!r} is missing or too much."
         )
     stored = {
-        place: arrays.array(place, leaf.dtype.name, leaf.shape) for place, leaf in wanted.items()
+        path: arrays.array(path, leaf.dtype.name, leaf.shape) for path, leaf in wanted.items()
     }
     if not stored["encoder.scale"] > 0:
         raise BundleValueError(f"`{arrays.path('encoder.scale')}` must be positive.")
@@ -109,8 +109,8 @@ def read_network(fields: Fields, kind: type[Network], interface: Interface) -> A
     return jax.tree.unflatten(jax.tree.structure(skeleton), weights)
 
 
-def _places(network: Any) -> Mapping[str, Any]:
-    """The arrays of a network by their place in it, such as `layers.0.weight`."""
+def _by_path(network: Any) -> Mapping[str, Any]:
+    """The arrays of a network by their path in it, such as `layers.0.weight`."""
     leaves, _ = tree_flatten_with_path(network)
     return {keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 

@@ -76,16 +76,16 @@ def read_policy(
     )
 
 
-def _write_belief(tracker: InferenceModel, cmdp: Simulator) -> dict[str, Any]:
-    match tracker:
+def _write_belief(inference: InferenceModel, cmdp: Simulator) -> dict[str, Any]:
+    match inference:
         case FiniteInference():
-            _check_problem(tracker.cmdp, cmdp)
+            _check_problem(inference.cmdp, cmdp)
             return {"kind": "exact"}
         case AmortisedInference():
-            return {"kind": "learned", "network": write_network(tracker)}
+            return {"kind": "learned", "network": write_network(inference)}
     raise BundleWriteError(
         "The policy must infer its belief by FiniteInference or AmortisedInference to be stored, "
-        f"got {type(tracker).__name__}."
+        f"got {type(inference).__name__}."
     )
 
 

@@ -64,9 +64,9 @@ def _policy(bundle: Bundle) -> str:
             return f"exact, by the belief: {plans.shape[1]} plans in each of {len(plans)} states"
         case MemorylessPolicy(table=table):
             return f"a table of {len(table)} states, whatever the belief"
-        case NetworkPolicy(inference=tracker, network=network):
-            learned = isinstance(tracker, AmortisedInference)
-            belief = f"learned, {_network(tracker)}" if learned else "exact"
+        case NetworkPolicy(inference=inference, network=network):
+            learned = isinstance(inference, AmortisedInference)
+            belief = f"learned, {_network(inference)}" if learned else "exact"
             return f"{_network(network)}; belief {belief}"
 
 
