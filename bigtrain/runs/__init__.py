@@ -20,8 +20,8 @@ __all__ = [
     "Run",
     "TensorBoard",
     "flatten_settings",
+    "keep_settings",
     "lock",
     "metric_values",
     "read_metrics",
-    "keep_settings",
 ]
