@@ -151,6 +151,29 @@ def test_settings_in_tables_are_there(document, config):
         assert {first.split(".")[-1], *others} <= there
 
 
+def test_folders_import_what_is_above_them_in_the_table():
+    """But for `save` of a result, which the table names."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("| `bigtrain/` | |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines()]
+    level = {name: number for number, row in enumerate(rows) for name in row}
+    beside = {"errors", "arrays", "devices", "atomic", "provenance"}
+    package = ROOT / "bigtrain"
+    inside = {
+        path.stem for path in package.iterdir() if not path.name.startswith(("_", "py.typed"))
+    }
+    assert set(level) | beside == inside
+    wrong = set()
+    for file in package.rglob("*.py"):
+        own = file.relative_to(package).parts[0].removesuffix(".py")
+        found = re.findall(
+            r"^ *from bigtrain(?:\.(\w+)[\w.]*)? import (.+)", file.read_text(), re.M
+        )
+        names = {name for head, tail in found for name in ([head] if head else tail.split(", "))}
+        wrong |= {(own, name) for name in names if level.get(name, -1) > level.get(own, 99)}
+    assert wrong == {("result", "bundle")}
+
+
 def read_spans(document: Path) -> list[str]:
     """What a document sets as code within its text."""
     return SPAN.findall(BLOCK.sub("", document.read_text(encoding="utf-8")))
