@@ -19,7 +19,7 @@ from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.learning import NetworkConfig
-from bigtrain.problem import NO_ACTION, Simulator, State, Trajectories
+from bigtrain.problem import NO_ACTION, Simulator, State, Trajectories, observe_all
 from bigtrain.runs import Callback, Event
 
 
@@ -85,7 +85,7 @@ def clone_network(
     keys = jnp.stack([jax.random.split(jax.random.key(number)) for number in seeds])
     networks = _start(
         keys[:, 0],
-        jax.jit(jax.vmap(cmdp.observe))(lessons.examples),
+        observe_all(cmdp, lessons.examples),
         cmdp.num_actions,
         config.network,
         config.core_width if config.recurrent else None,

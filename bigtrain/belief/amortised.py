@@ -105,7 +105,7 @@ class AmortisedInference(InferenceModel):
     ) -> Float[Array, ""]:
         """How far log-beliefs are from the noted ones of an exact filter, as networks see them."""
         learned = self.log_beliefs(simulator, trajectories)
-        return ((learned - clip_log_belief(trajectories.notes)) ** 2).mean() / 16
+        return ((learned - clip_log_belief(trajectories.notes.log_probs)) ** 2).mean() / 16
 
     def log_beliefs(
         self, simulator: Simulator, trajectories: Trajectories

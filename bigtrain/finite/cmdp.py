@@ -16,7 +16,7 @@ from bigtrain.errors import CMDPError, ConfigError, PlanningError
 from bigtrain.finite import transitions as transitions_lib
 from bigtrain.finite.demonstrations import Names, check_transitions, find_states
 from bigtrain.finite.transitions import Transitions
-from bigtrain.problem import CMDP, Discrete, Trajectories, Where, spaces
+from bigtrain.problem import CMDP, Discrete, State, Trajectories, Where, spaces
 
 MOST_EXAMPLES = 1_024
 """How many states tell networks what observations are like."""
@@ -307,7 +307,7 @@ class TabularCMDP(CMDP):
             return sparse.csr_matrix((np.ones(len(same)), same, np.arange(len(same) + 1)))
         return sparse.csr_matrix(np.asarray(self.feature_table).reshape(-1, self.num_features))
 
-    def occurring_features(self, states: None) -> tuple[Any, Bool[np.ndarray, " state"]]:
+    def occurring_features(self, states: State | None) -> tuple[Any, Bool[np.ndarray, " state"]]:
         """Of all states, as a sparse matrix: a finite problem knows which can occur."""
         if states is not None:
             raise ConfigError("`states` must be left out: a finite problem knows which can occur.")

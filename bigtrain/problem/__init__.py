@@ -3,7 +3,13 @@
 from bigtrain.problem import spaces
 from bigtrain.problem.cmdp import CMDP
 from bigtrain.problem.host import Environment, HostSimulator
-from bigtrain.problem.simulator import ObservationEncoder, Simulator, Where, row_like
+from bigtrain.problem.simulator import (
+    ObservationEncoder,
+    Simulator,
+    Where,
+    observe_all,
+    row_like,
+)
 from bigtrain.problem.spaces import SUM_TOLERANCE, ActionSpace, Contexts, Discrete
 from bigtrain.problem.trajectories import (
     NO_ACTION,
@@ -35,6 +41,7 @@ __all__ = [
     "draw_index",
     "explore",
     "flatten",
+    "observe_all",
     "row_like",
     "spaces",
 ]

@@ -266,6 +266,12 @@ class Simulator(eqx.Module):
         raise ConfigError("States must be given by a predicate: this problem is not finite.")
 
 
+@eqx.filter_jit
+def observe_all(simulator: Simulator, states: State) -> Shaped[Array, "state ..."]:
+    """What each of a batch of states looks like."""
+    return jax.vmap(simulator.observe)(states)
+
+
 def row_like(simulator: Simulator, horizon: int, notes: Any = None) -> Trajectories:
     """Shapes and dtypes of one row of trajectories; `notes` are those of one moment."""
 
