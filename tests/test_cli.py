@@ -181,6 +181,14 @@ def test_flags_reach_the_learner(learned, capsys):
     assert learned["directory"] == Path("x.run")
 
 
+def test_actions_that_explore_reach_the_learner(learned):
+    flags = ("--k", "0.5", "--explore", "S0", "--explore-actions", "listen", "0")
+    assert run("fit", "tiger-treasure", *flags, "--out", "x.big") == 0
+    assert learned["exploration"].indices(tiger()) == ((0,), (2, 0))
+    assert run("fit", "tiger-treasure", "--k", "0.5", "--out", "y.big") == 0
+    assert learned["exploration"].indices(tiger()) == ((1, 2), (0, 1, 2))
+
+
 def test_no_k_means_no_prior(learned):
     assert run("fit", "tiger-treasure", "--out", "x.big") == 0
     assert learned["exploration"] is None
@@ -359,6 +367,8 @@ def test_a_simulator_is_played_by_what_the_demonstrations_say(own, bundle, capsy
         ("fit detour --out x.big --k 0.5", "`--explore` must name states"),
         ("fit detour --out x.big --explore s1", "`--explore` must come with `--k`"),
         ("fit detour --out x.big --k 0.5 --explore s9", "'s9' is not the name of a state"),
+        ("fit detour --out x.big --k 0.5 --explore s1 --explore-actions fly", "'fly' is not"),
+        ("fit detour --out x.big --k 0.5 --explore-actions up", "must come with `--explore`"),
         ("fit detour --out x.big --seed 1 1", "`--seed` must be seeds that differ, got [1, 1]"),
         ("fit detour --out x.big --distributed --run y", "With `--distributed` there is no"),
         ("fit detour --out x.big --restarts 3", "must come with `--method exact`"),
