@@ -128,7 +128,10 @@ def _inferred(bundle: Bundle, problem: CMDP) -> dict[str, Any]:
     reward = PredictiveReward(problem, *learned, exploration)
     if not finite:
         return {"reward": reward.mean}
-    return {"reward": reward, "exploring": exploration.indices(problem)[0] if exploration else ()}
+    if exploration is None:
+        return {"reward": reward, "exploring": ()}
+    states, actions = exploration.indices(problem)
+    return {"reward": reward, "exploring": states, "exploring_actions": actions}
 
 
 def _plain(estimate: Estimate | None) -> dict[str, float | None] | None:

@@ -35,6 +35,9 @@ from bigtrain.runs import Progress
 States = Annotated[
     tuple[str, ...], tyro.conf.arg(metavar="STATE [STATE ...]", help_behavior_hint="")
 ]
+Actions = Annotated[
+    tuple[str, ...], tyro.conf.arg(metavar="ACTION [ACTION ...]", help_behavior_hint="")
+]
 Range = Annotated[
     tuple[float, float] | None, tyro.conf.arg(metavar="LOW HIGH", help_behavior_hint="")
 ]
@@ -89,6 +92,9 @@ class Fit(Command):
     explore: States = ()
     """Where exploring is done, by default as the task says; of a simulator, module:predicate."""
 
+    explore_actions: Actions = ()
+    """The actions that explore there; by default any."""
+
     reward_range: Range = None
     """The least and the greatest reward of a step; by default the task's."""
 
@@ -121,6 +127,8 @@ class Fit(Command):
             raise ConfigError("`--k` must be given alone, or `--k-low` and `--k-high` for it.")
         if self.explore and not any(chosen):
             raise ConfigError("`--explore` must come with `--k`: what exploring is worth there.")
+        if self.explore_actions and not self.explore:
+            raise ConfigError("`--explore-actions` must come with `--explore`: the states.")
         if not self.seed or len(set(self.seed)) < len(self.seed):
             raise ConfigError(f"`--seed` must be seeds that differ, got {list(self.seed)}.")
         if self._directory == self.out:
@@ -202,16 +210,17 @@ class Fit(Command):
             k = Uniform(self.k_low, self.k_high)
         else:
             return None
+        actions = _by_number(self.explore_actions, problem.action_names) or None
         if not isinstance(problem, TabularCMDP):
             if len(self.explore) != 1:
                 raise ConfigError("`--explore` must be module:object, a predicate of the state.")
-            return CostOfExploration(load_object(self.explore[0]), k=k)
-        numbers = set(map(str, range(problem.num_states))) - set(problem.state_names)
-        states = [int(state) if state in numbers else state for state in self.explore]
-        states = states or (task.exploration_states if task else ())
+            return CostOfExploration(load_object(self.explore[0]), actions, k)
+        states = _by_number(self.explore, problem.state_names)
+        if not states and task is not None:
+            states, actions = task.exploration_states, task.exploration_actions
         if not states:
             raise ConfigError("`--explore` must name states: the problem's task has none.")
-        return CostOfExploration(states, k=k)
+        return CostOfExploration(states, actions, k)
 
     def _solve(self, problem: CMDP, given: dict[str, Any]) -> FitResult:
         if not isinstance(problem, TabularCMDP):
@@ -253,6 +262,12 @@ class Fit(Command):
             one = len(self.seed) == 1
             save_figures(result, self.figures if one else self.figures / f"seed-{seed}")
             print(f"Figures in {self.figures}")
+
+
+def _by_number(given: Sequence[str], names: Sequence[str]) -> list[int | str]:
+    """What stands for a number and is no name, as that number."""
+    numbers = set(map(str, range(len(names)))) - set(names)
+    return [int(one) if one in numbers else one for one in given]
 
 
 def _check_free(path: Path, force: bool) -> None:

@@ -47,6 +47,7 @@ class RegretJudge(PolicyJudge):
         rewards: Sequence[PredictiveReward | ArrayLike],
         config: BayesConfig,
         exploration_states: Sequence[int | str] | None,
+        exploration_actions: Sequence[int | str] | None,
     ):
         super().__init__(learner, members, measure)
         self._cmdp = cmdp
@@ -54,7 +55,7 @@ class RegretJudge(PolicyJudge):
         self._known: list[tuple[Float[np.ndarray, "s a"], BayesSolution, float | None]] = []
         for reward in rewards:
             table = table_of(cmdp, reward)
-            pairs = exploration_pairs(cmdp, reward, exploration_states)
+            pairs = exploration_pairs(cmdp, reward, exploration_states, exploration_actions)
             key = table.tobytes() + pairs.tobytes()
             if key not in solved:
                 never = never_exploring_value(cmdp, table, pairs, config)

@@ -1,7 +1,6 @@
 """Finite problems: contextual MDPs written as arrays."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import equinox as eqx
@@ -15,26 +14,12 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.errors import CMDPError, ConfigError, PlanningError
 from bigtrain.finite import transitions as transitions_lib
 from bigtrain.finite.demonstrations import Names, check_transitions, find_states
+from bigtrain.finite.task import Task
 from bigtrain.finite.transitions import Transitions
 from bigtrain.problem import CMDP, Discrete, State, Trajectories, Where, spaces
 
 MOST_EXAMPLES = 1_024
 """How many states tell networks what observations are like."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What the designer of a problem knows and learners never see; for experts and evaluation.
-
-    An episode succeeds when it meets a goal state before any failure state.
-    """
-
-    reward: Float[np.ndarray, "state action"]
-    reward_range: tuple[float, float]
-    exploration_states: tuple[int, ...] = ()
-    goal_states: tuple[int, ...] = ()
-    failure_states: tuple[int, ...] = ()
 
 
 @final

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 
 from bigtrain.arrays import ArrayLike
 from bigtrain.errors import ConfigError
-from bigtrain.evaluate import Estimate, Evaluation, Regret
+from bigtrain.evaluate import Estimate, Evaluation, Regret, check_no_actions
 from bigtrain.exploration import CostOfExploration, PredictiveReward
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.exact.bayes import BayesConfig, BayesSolution, solve_bayes
@@ -32,6 +32,7 @@ def evaluate_exactly(
     goal: Sequence[int | str] | None = None,
     failure: Sequence[int | str] | None = None,
     exploring: Sequence[int | str] | None = None,
+    exploring_actions: Sequence[int | str] | None = None,
     resolution: float = SAME_MEMORY,
 ) -> Evaluation:
     """What `evaluate` would find with endless episodes, for a finite problem.
@@ -48,7 +49,7 @@ def evaluate_exactly(
     masks = _Masks(
         _mask(cmdp, goal, "goal_states"),
         _mask(cmdp, failure, "failure_states"),
-        _mask(cmdp, exploring, "exploration_states"),
+        *_exploring(cmdp, exploring, exploring_actions),
     )
     table = table_of(cmdp, reward)
     totals = np.sum(
@@ -101,14 +102,16 @@ def regret(
     *,
     reward: ArrayLike | PredictiveReward,
     exploration_states: Sequence[int | str] | None = None,
+    exploration_actions: Sequence[int | str] | None = None,
     optimal: BayesSolution | None = None,
     config: BayesConfig = BayesConfig(),
 ) -> Regret:
     """The regret of `policy` in expectation over contexts, without end.
 
-    The policy's value counts at its lower bound and the optimum at its upper one. Where exploring
-    is done is told by `exploration_states`, or else by the reward's exploration prior, or by the
-    task. `optimal` saves solving the problem again.
+    The policy's value counts at its lower bound and the optimum at its upper one. What counts as
+    exploring is told by `exploration_states`, any action there or `exploration_actions` only, or
+    else by the reward's exploration prior, or by the task. `optimal` saves solving the problem
+    again.
     """
     table = table_of(cmdp, reward)
     if optimal is None:
@@ -116,7 +119,7 @@ def regret(
     value, _ = policy_value(policy, cmdp, reward=table)
     if policy is optimal.policy:  # its certificate may prove more than following it for long
         value = max(value, optimal.lower)
-    exploring = exploration_pairs(cmdp, reward, exploration_states)
+    exploring = exploration_pairs(cmdp, reward, exploration_states, exploration_actions)
     never = never_exploring_value(cmdp, table, exploring, config)
     return Regret(value, optimal.upper, never)
 
@@ -125,22 +128,26 @@ def exploration_pairs(
     cmdp: TabularCMDP,
     reward: ArrayLike | PredictiveReward,
     states: Sequence[int | str] | None = None,
+    actions: Sequence[int | str] | None = None,
 ) -> Pairs:
-    """Where exploring is done: any action in `states`, or as the reward or the task says."""
-    if states is None:
-        prior = reward.exploration if isinstance(reward, PredictiveReward) else None
-        if isinstance(prior, CostOfExploration):
-            return prior.mask(cmdp)
-        states = cmdp.task.exploration_states if cmdp.task else ()
-    pairs = np.zeros((cmdp.num_states, cmdp.num_actions), bool)
-    pairs[list(cmdp.state_indices(states))] = True
-    return pairs
+    """What counts as exploring: any action in `states`, or `actions` only, or as the reward or the
+    task says."""
+    prior = reward.exploration if isinstance(reward, PredictiveReward) else None
+    if states is None and actions is None and isinstance(prior, CostOfExploration):
+        return prior.mask(cmdp)
+    inside, taken = _exploring(cmdp, states, actions)
+    return inside[:, None] & taken
 
 
 def never_exploring_value(
     cmdp: TabularCMDP, reward: ArrayLike, exploring: Pairs, config: BayesConfig = BayesConfig()
 ) -> float | None:
-    """What the best policy is worth that never explores; None if none can.
+    """What the best policy is worth that takes none of the pairs `exploring`; None if none can.
+
+    It learns from all else that it does. Where a state has other actions it may be entered, and
+    these are left: where every state has, there is always such a policy. A state all of whose
+    actions explore must not be entered, nor anything be done that may lead there in some context
+    of the prior, also where what was seen rules that context out.
 
     Where nothing counts as exploring, never to explore is never to learn: the plan that is optimal
     for the prior's mean dynamics, whatever is seen.
@@ -181,6 +188,24 @@ class _Masks(NamedTuple):
     goal: Bool[np.ndarray, " state"]
     failure: Bool[np.ndarray, " state"]
     exploring: Bool[np.ndarray, " state"]
+    exploring_actions: Bool[np.ndarray, " action"]
+
+
+def _exploring(
+    cmdp: TabularCMDP,
+    states: Sequence[int | str] | None,
+    actions: Sequence[int | str] | None,
+) -> tuple[Bool[np.ndarray, " state"], Bool[np.ndarray, " action"]]:
+    """The states and the actions that span the exploration set: in given states all actions unless
+    they are given too, and the task's where neither is."""
+    if states is None:
+        check_no_actions(actions)
+        actions = cmdp.task.exploration_actions if cmdp.task else None
+    taken = np.ones(cmdp.num_actions, bool)
+    if actions is not None:
+        taken[:] = False
+        taken[list(cmdp.action_indices(actions))] = True
+    return _mask(cmdp, states, "exploration_states"), taken
 
 
 def _mask(

@@ -31,11 +31,15 @@ def plan_expert(
 
 
 def anywhere(cmdp: TabularCMDP) -> Float[np.ndarray, " state"]:
-    """First states, for `initial`: any but the task's exploration, goal and failure states."""
+    """First states, for `initial`: any but the task's exploration, goal and failure states.
+
+    Where it takes certain actions to explore, one may be in an exploration state and not do so.
+    """
     weights = np.ones(cmdp.num_states)
     if cmdp.task is not None:
         task = cmdp.task
-        weights[[*task.exploration_states, *task.goal_states, *task.failure_states]] = 0
+        exploring = task.exploration_states if task.exploration_actions is None else ()
+        weights[[*exploring, *task.goal_states, *task.failure_states]] = 0
     return weights
 
 

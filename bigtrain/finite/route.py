@@ -94,6 +94,7 @@ class FiniteRoute(Route):
         measure: Measure | None,
         certificate: BayesConfig | None,
         exploration_states: Sequence[int | str] | None,
+        exploration_actions: Sequence[int | str] | None,
     ) -> RegretJudge:
         return RegretJudge(
             learner,
@@ -103,6 +104,7 @@ class FiniteRoute(Route):
             rewards=rewards,
             config=certificate or BayesConfig(),
             exploration_states=exploration_states,
+            exploration_actions=exploration_actions,
         )
 
     def warn_of_endless(self, reward: PredictiveReward) -> None:

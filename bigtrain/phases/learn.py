@@ -53,6 +53,7 @@ def learn_policies(
     inference: InferenceModel | None = None,
     certificate: Any = None,
     exploration_states: Sequence[int | str] | None = None,
+    exploration_actions: Sequence[int | str] | None = None,
     measure: Measure | None = None,
     callbacks: Sequence[Callback] = (),
     run: Run | None = None,
@@ -62,8 +63,9 @@ def learn_policies(
     `baselines` say what reward a step is likely in a simulator that is not finite; `inference`
     takes the place of the exact filter. Of finite problems, `certificate` says how hard to look for
     the best policy, and `exploration_states` what regret is normalised by where a reward has no
-    exploration prior. What `measure` finds of each member's policy of the moment goes into the
-    events. A `run` keeps metrics and checkpoints.
+    exploration prior: any action there explores, unless `exploration_actions` say which. What
+    `measure` finds of each member's policy of the moment goes into the events. A `run` keeps
+    metrics and checkpoints.
     """
     if len(rewards) != len(seeds) or not seeds:
         raise ConfigError(
@@ -82,6 +84,7 @@ def learn_policies(
         baselines=baselines,
         certificate=certificate,
         exploration_states=exploration_states,
+        exploration_actions=exploration_actions,
         measure=measure,
         callbacks=callbacks,
         run=run,
@@ -99,6 +102,7 @@ def learn_members(
     baselines: Sequence[float] | None = None,
     certificate: Any = None,
     exploration_states: Sequence[int | str] | None = None,
+    exploration_actions: Sequence[int | str] | None = None,
     measure: Measure | None = None,
     callbacks: Sequence[Callback] = (),
     run: Run,
@@ -114,6 +118,7 @@ def learn_members(
         measure=measure,
         certificate=certificate,
         exploration_states=exploration_states,
+        exploration_actions=exploration_actions,
     )
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         _, verdict, history = drive(

@@ -104,6 +104,7 @@ class Route:
         measure: Measure | None,
         certificate: Any,
         exploration_states: Sequence[int | str] | None,
+        exploration_actions: Sequence[int | str] | None,
     ) -> PolicyJudge:
         """Who says how good policies are."""
         return ReturnJudge(learner, members, measure)

@@ -83,6 +83,7 @@ class Controller:
         goal: Bool[np.ndarray, " state"],
         failure: Bool[np.ndarray, " state"],
         exploring: Bool[np.ndarray, " state"],
+        exploring_actions: Bool[np.ndarray, " action"],
     ) -> Totals:
         """What `horizon` steps bring, in expectation."""
         mass = np.stack([self.start, self.start], 1)  # all episodes, and those still undecided
@@ -97,6 +98,8 @@ class Controller:
             gained = float(present @ (self.action_probs * reward[self.states]).sum(-1))
             total += gained
             discounted += self.cmdp.gamma**step * gained
+            if not exploring_actions.all():  # else all that is present explores, to the last bit
+                present = present * self.action_probs[:, exploring_actions].sum(-1)
             explored += float(present[exploring[self.states]].sum())
             mass = self._advance(mass)
         return Totals(total, discounted, float(success), float(mass[:, 1].sum()), explored)
