@@ -15,9 +15,9 @@ from typing import NamedTuple, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from bigtrain.arrays import ArrayLike
 from bigtrain.belief.beliefs import Categorical, clip_log_belief
 from bigtrain.belief.inference import UNKNOWN, BeliefInfo, InferenceModel
 from bigtrain.learning import Encoder, NetworkConfig, Trunk
@@ -48,7 +48,7 @@ class AmortisedInference(InferenceModel):
         self,
         examples: Shaped[Array, "example ..."],
         *,
-        context_prior: ArrayLike,
+        context_prior: Float[np.ndarray | Array, " context"],
         num_actions: int,
         config: NetworkConfig,
         core_width: int | None,

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from scipy import special
 from bigtrain.bundle.policies import StorablePolicy
 from bigtrain.bundle.records import Certificate
 from bigtrain.exploration import CostOfExploration, PredictiveReward
-from bigtrain.finite import StoredProblem
+from bigtrain.finite import stored
 from bigtrain.provenance import Provenance
 from bigtrain.result import Measured
 from bigtrain.reward import SuccessorNetwork
@@ -83,7 +83,7 @@ class Bundle:
     exploration: CostOfExploration | None
     exploration_note: str
     policy: StorablePolicy
-    problem: StoredProblem | None
+    problem: stored.StoredProblem | None
     successor: SuccessorNetwork | None
     expert: Float[np.ndarray, "context state action"] | None
     provenance: Provenance
@@ -137,14 +137,8 @@ class Bundle:
             self._expert_in(problem, state),
         )
 
-    def summary(self) -> dict[str, Any]:
-        """All but the large arrays, as JSON can hold it."""
-        from bigtrain.bundle.summary import summarise  # which knows this class
-
-        return summarise(self)
-
     def _expert_in(
-        self, problem: StoredProblem, state: int
+        self, problem: stored.StoredProblem, state: int
     ) -> Float[np.ndarray, "context action"] | None:
         if self.expert is not None:
             return self.expert[:, state]
@@ -157,7 +151,7 @@ class Bundle:
 
 @eqx.filter_jit
 def _read_off(
-    network: SuccessorNetwork, cmdp: StoredProblem, state: Int[Array, ""]
+    network: SuccessorNetwork, cmdp: stored.StoredProblem, state: Int[Array, ""]
 ) -> Float[Array, "context action feature"]:
     """Ψ of one state."""
     features = jax.vmap(cmdp.features, (None, 0))(state, jnp.arange(cmdp.num_actions))

@@ -10,14 +10,14 @@ from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.model import Bundle
 from bigtrain.bundle.networks import Network, count_weights, describe_network
 from bigtrain.bundle.policies import StorablePolicy
-from bigtrain.finite import BayesPolicy, MemorylessPolicy
+from bigtrain.finite import stored
 from bigtrain.policy import NetworkPolicy
 from bigtrain.result import Measured
 from bigtrain.storage import VERSION
 
 
 def summarise(bundle: Bundle) -> dict[str, Any]:
-    """What `Bundle.summary` returns."""
+    """What is in a bundle, but for the large arrays, as JSON can hold it."""
     certificate, successor = bundle.certificate, bundle.successor
     return {
         "format_version": VERSION,
@@ -40,15 +40,12 @@ def summarise(bundle: Bundle) -> dict[str, Any]:
 
 def _summarise_policy(policy: StorablePolicy) -> dict[str, Any]:
     """What a policy is made of."""
-    match policy:
-        case BayesPolicy():
-            return {"kind": "bayes", "belief": "exact", "num_plans": policy.plans.shape[1]}
-        case MemorylessPolicy():
-            return {"kind": "memoryless", "belief": "exact"}
-        case NetworkPolicy(inference=AmortisedInference() as posterior):
-            belief = {"belief": "learned", "belief_network": _summarise_network(posterior)}
-        case NetworkPolicy():
-            belief = {"belief": "exact"}
+    if not isinstance(policy, NetworkPolicy):
+        return stored.summarise_policy(policy)
+    belief: dict[str, Any] = {"belief": "exact"}
+    if isinstance(policy.inference, AmortisedInference):
+        network = _summarise_network(policy.inference)
+        belief = {"belief": "learned", "belief_network": network}
     return {"kind": "network", **belief, **_summarise_network(policy.network)}
 
 

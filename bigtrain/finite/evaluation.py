@@ -36,6 +36,7 @@ def evaluate_exactly(
 ) -> Evaluation:
     """What `evaluate` would find with endless episodes, for a finite problem.
 
+    `reward` is [state] or [state, action]; the task's where none is given.
     Memories of the policy that differ by less than `resolution`, relatively where they are large,
     are taken as one.
     """
@@ -80,7 +81,7 @@ def policy_value(
     tolerance: float = 1e-11,
     resolution: float = SAME_MEMORY,
 ) -> tuple[float, float]:
-    """Bounds on the discounted return without end.
+    """Bounds on the discounted return without end, for a `reward` [state] or [state, action].
 
     Histories that weigh less than `tolerance` are not followed; the bounds allow for them. They do
     not allow for what is taken as one: memories of the policy that differ by less than
@@ -106,8 +107,8 @@ def regret(
 ) -> Regret:
     """The regret of `policy` in expectation over contexts, without end.
 
-    The policy's value counts at its lower bound and the optimum at its upper one. Where exploring
-    is done is told by `exploration_states`, or else by the reward's exploration prior, or by the
+    `reward` is [state] or [state, action]. The policy's value counts at its lower bound and the
+    optimum at its upper one. Where exploring is done is told by `exploration_states`, or else by the reward's exploration prior, or by the
     task. `optimal` saves solving the problem again.
     """
     table = table_of(cmdp, reward)
@@ -126,7 +127,8 @@ def exploration_pairs(
     reward: ArrayLike | PredictiveReward,
     states: Sequence[int | str] | None = None,
 ) -> Pairs:
-    """Where exploring is done: any action in `states`, or as the reward or the task says."""
+    """Where exploring is done: any action in `states`, or as the reward (a table [state, action]
+    has none) or the task says."""
     if states is None:
         prior = reward.exploration if isinstance(reward, PredictiveReward) else None
         if isinstance(prior, CostOfExploration):
@@ -142,7 +144,7 @@ def never_exploring_value(
 ) -> float | None:
     """What the best policy is worth that never explores; None if none can.
 
-    Where nothing counts as exploring, never to explore is never to learn: the plan that is optimal
+    `reward` is [state] or [state, action]. Where nothing counts as exploring, never to explore is never to learn: the plan that is optimal
     for the prior's mean dynamics, whatever is seen.
     """
     table = cmdp.reward_table(reward)
