@@ -4,25 +4,14 @@ Everything here reads syntax and runs nothing. A check returns the offences it f
 """
 
 import ast
+import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 ARRAYS = {"Array", "ndarray", "ArrayLike", "NDArray"}
-SHAPED = {
-    "Bool",
-    "Complex",
-    "Float",
-    "Inexact",
-    "Int",
-    "Integer",
-    "Key",
-    "Num",
-    "Real",
-    "Shaped",
-    "UInt",
-}
+SHAPED = {"Bool", "Float", "Inexact", "Int", "Integer", "Key", "Num", "Real", "Shaped", "UInt"}
 """What says the axes of an array: names of jaxtyping."""
 
 Graph = Mapping[str, Collection[str]]
@@ -202,6 +191,31 @@ def reaching_past(users: Sources, sources: Sources) -> list[str]:
     return found
 
 
+def naming(
+    sources: Sources, package: str, name: str, doors: Mapping[str, Collection[str] | None]
+) -> list[str]:
+    """Where what `package` shows is named outside it, but by doors that may name it (None: all).
+
+    `name` is named nowhere else in any way, also not as an attribute of another's face.
+    """
+    found = []
+    for module in sources.values():
+        own = part_of(module.name)
+        allowed = doors.get(own, ())
+        if own == package or allowed is None:
+            continue
+        taken = {
+            each.name or each.source
+            for each in imports({module.name: module})
+            if package in _ways(f"{each.source}.{each.name}")
+        }
+        nodes = list(ast.walk(module.tree))
+        taken |= {node.id for node in nodes if isinstance(node, ast.Name)} & {name}
+        taken |= {node.attr for node in nodes if isinstance(node, ast.Attribute)} & {name}
+        found += [f"{module.name} names {each}" for each in sorted(taken - set(allowed))]
+    return found
+
+
 def _defined(module: Module) -> set[str]:
     """What a module without `__all__` shows: public names that it defines itself."""
     found: set[str] = set()
@@ -250,9 +264,10 @@ def incomplete(sources: Sources) -> list[str]:
 
 
 class Definition(NamedTuple):
-    """Where a public name was made: what it is called in full, its syntax, and what says of it."""
+    """A public name: its name in full, where it was made, its syntax, and what is said of it."""
 
     name: str
+    module: str
     node: ast.AST
     words: str
 
@@ -275,28 +290,31 @@ def _find(sources: Sources, module: str, name: str) -> Definition | None:
     for node, after in zip(reversed(body), [None, *reversed(body[1:])], strict=True):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if node.name == name:
-                return Definition(full, node, ast.get_docstring(node) or "")
+                return Definition(full, module, node, ast.get_docstring(node) or "")
             case (
                 ast.Assign(targets=[ast.Name(id=target)])
                 | ast.AnnAssign(target=ast.Name(id=target))
             ) if target == name:
-                match after:
-                    case ast.Expr(value=ast.Constant(value=str(words))):
-                        return Definition(full, node, words)
-                return Definition(full, node, "")
+                return Definition(full, module, node, _text(after))
     bound = _bound(sources[module]).get(name)
     if bound is not None and bound.source != module:
         if found := _find(sources, bound.source, bound.name):
             return found
     if full in sources:
-        tree = sources[full].tree
-        return Definition(full, tree, ast.get_docstring(tree) or "")
+        return Definition(full, full, sources[full].tree, _text(sources[full].tree.body[0]))
     return None
+
+
+def _text(node: ast.stmt | None) -> str:
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(words))):
+            return words
+    return ""
 
 
 def undocumented(sources: Sources) -> list[str]:
     """Public names of which nothing is said."""
-    return sorted({name for name, _, words in definitions(sources) if not words})
+    return sorted({found.name for found in definitions(sources) if not found.words.strip()})
 
 
 def shapeless(sources: Sources) -> list[str]:
@@ -305,21 +323,47 @@ def shapeless(sources: Sources) -> list[str]:
     They are told by jaxtyping, or in words: `[state, action]`, or "the shape".
     """
     found = set()
-    for name, node, words in definitions(sources):
-        for function, told in _functions(name, node, words):
-            bare = [each for each in _annotations(function) if _is_bare(each)]
-            if bare and not re.search(r"\[[^\]]+\]|shape", told):
-                found.add(f"{name}: {function.name}({', '.join(map(ast.unparse, bare))})")
+    for definition in definitions(sources):
+        for function, words in _functions(sources, definition):
+            bare = [told for told in _annotations(function) if _is_bare(told)]
+            if bare and not re.search(r"\[[^\]]*\]|shape", words):
+                told = ", ".join(map(ast.unparse, bare))
+                found.add(f"{definition.name}: {function.name}({told})")
     return sorted(found)
 
 
-def _functions(name: str, node: ast.AST, words: str) -> Iterator[tuple[Function, str]]:
+def _functions(sources: Sources, definition: Definition) -> Iterator[tuple[Function, str]]:
+    """A function, or the public methods of a class, each with what is said of it."""
+    node, words = definition.node, definition.words
     if isinstance(node, Function):
         yield node, words
     elif isinstance(node, ast.ClassDef):
+        inherited = _inherited(sources, definition)
+        fields = {ast.unparse(p.target): p for p in node.body if isinstance(p, ast.AnnAssign)}
         for part in node.body:
-            if isinstance(part, Function) and (part.name[0] != "_" or part.name == "__init__"):
-                yield part, f"{words} {ast.get_docstring(part)}"
+            if not isinstance(part, Function):
+                continue
+            if part.name == "__init__":  # what becomes a field is told there
+                part.args.args = [
+                    given
+                    for given in part.args.args
+                    if given.arg not in fields or _is_bare(fields[given.arg].annotation)
+                ]
+            if part.name == "__init__" or part.name[0] != "_":
+                yield part, f"{words} {ast.get_docstring(part) or inherited.get(part.name)}"
+
+
+def _inherited(sources: Sources, definition: Definition) -> dict[str, str]:
+    """What bases say of their methods."""
+    told: dict[str, str] = {}
+    for base in getattr(definition.node, "bases", ()):
+        found = _find(sources, definition.module, base.id) if isinstance(base, ast.Name) else None
+        if found is not None and isinstance(found.node, ast.ClassDef):
+            told |= _inherited(sources, found)
+            for part in found.node.body:
+                if isinstance(part, Function) and (words := ast.get_docstring(part)):
+                    told[part.name] = words
+    return told
 
 
 def _annotations(function: Function) -> list[ast.expr]:
@@ -329,7 +373,7 @@ def _annotations(function: Function) -> list[ast.expr]:
     return [each for each in [*told, function.returns] if each is not None]
 
 
-def _is_bare(annotation: ast.expr) -> bool:
+def _is_bare(annotation: ast.AST) -> bool:
     """Whether it names an array outside jaxtyping's brackets."""
     match annotation:
         case ast.Subscript(value=ast.Name(id=name) | ast.Attribute(attr=name)) if name in SHAPED:
@@ -337,7 +381,6 @@ def _is_bare(annotation: ast.expr) -> bool:
         case ast.Name(id=name) | ast.Attribute(attr=name) if name in ARRAYS:
             return True
         case ast.Constant(value=str(text)):
-            return _is_bare(ast.parse(text, mode="eval").body)
-    return any(
-        _is_bare(part) for part in ast.iter_child_nodes(annotation) if isinstance(part, ast.expr)
-    )
+            with contextlib.suppress(SyntaxError):  # of a `Literal`
+                return _is_bare(ast.parse(text, mode="eval"))
+    return any(map(_is_bare, ast.iter_child_nodes(annotation)))

@@ -108,8 +108,8 @@ def regret(
     """The regret of `policy` in expectation over contexts, without end.
 
     `reward` is [state] or [state, action]. The policy's value counts at its lower bound and the
-    optimum at its upper one. Where exploring is done is told by `exploration_states`, or else by the reward's exploration prior, or by the
-    task. `optimal` saves solving the problem again.
+    optimum at its upper one. Where exploring is done is told by `exploration_states`, or else by
+    the reward's exploration prior, or by the task. `optimal` saves solving the problem again.
     """
     table = table_of(cmdp, reward)
     if optimal is None:
@@ -144,8 +144,8 @@ def never_exploring_value(
 ) -> float | None:
     """What the best policy is worth that never explores; None if none can.
 
-    `reward` is [state] or [state, action]. Where nothing counts as exploring, never to explore is never to learn: the plan that is optimal
-    for the prior's mean dynamics, whatever is seen.
+    `reward` is [state] or [state, action]. Where nothing counts as exploring, never to explore is
+    never to learn: the plan that is optimal for the prior's mean dynamics, whatever is seen.
     """
     table = cmdp.reward_table(reward)
     if not exploring.any():

@@ -22,7 +22,8 @@ def plan_expert(
 ) -> PrivilegedPolicy:
     """The optimal plan of every context; among equally good actions, any with equal chance.
 
-    `reward` is [state] or [state, action]. With the probability `error_rate` an action is any at all.
+    `reward` is [state] or [state, action]. With the probability `error_rate` an action is any at
+    all.
     """
     if not 0 <= error_rate <= 1:
         raise ConfigError(f"`error_rate` must be from 0 to 1, got {error_rate}.")
