@@ -18,15 +18,7 @@ from scipy import special
 
 from bigtrain import CostOfExploration, FitResult, Fixed, MaximumEntropy, TabularCMDP, Uniform
 from bigtrain import errors as E
-from bigtrain.bundle import (
-    ArraySpec,
-    dump_bundle,
-    load_bundle,
-    parse_bundle,
-    render,
-    save_bundle,
-    summarise,
-)
+from bigtrain.bundle import ArraySpec, dump_bundle, load_bundle, parse_bundle, render, save_bundle
 from bigtrain.evaluate import Estimate, Evaluation
 from bigtrain.finite.policies import BayesPolicy, MemorylessPolicy
 from bigtrain.policy import NetworkPolicy, Policy
@@ -201,7 +193,7 @@ def test_an_error_of_a_single_episode_stays_unknown():
     loaded = parse_bundle(dump_bundle(result))
     assert loaded.measured is not None and loaded.measured.evaluation.success is not None
     assert np.isnan(loaded.measured.evaluation.success.stderr)
-    assert summarise(loaded)["measured"]["success"] == [1.0, None]
+    assert loaded.summary()["measured"]["success"] == [1.0, None]
 
 
 def test_where_the_policy_stands():
@@ -312,7 +304,7 @@ def test_explanations_read_off_successor_features():
 @pytest.mark.parametrize("name", RESULTS)
 def test_summaries_are_json_and_screens_are_small(name):
     bundle = parse_bundle(dump_bundle(RESULTS[name]()))
-    summary = json.loads(json.dumps(summarise(bundle), allow_nan=False))
+    summary = json.loads(json.dumps(bundle.summary(), allow_nan=False))
     assert summary["digest"] == bundle.digest
     assert summary["contexts"] == dict(
         zip(bundle.context_names, bundle.context_prior.tolist(), strict=True)
@@ -327,7 +319,7 @@ def test_summaries_are_json_and_screens_are_small(name):
 def test_a_summary_says_what_the_policy_is_made_of():
     result = learned("tiger-treasure", "learned", "gru")
     assert isinstance(result.policy, NetworkPolicy)
-    policy = summarise(parse_bundle(dump_bundle(result)))["policy"]
+    policy = parse_bundle(dump_bundle(result)).summary()["policy"]
     assert (policy["kind"], policy["belief"], policy["core_width"]) == ("network", "learned", 5)
     sizes = [leaf.size for leaf in jax.tree.leaves(result.policy.network)]
     assert policy["num_weights"] == sum(sizes)

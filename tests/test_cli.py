@@ -15,7 +15,7 @@ import pytest
 from problems import Hidden
 
 from bigtrain import envs, evaluate, evaluate_exactly, solve
-from bigtrain.bundle import load_bundle, summarise
+from bigtrain.bundle import load_bundle
 from bigtrain.cli import fit as fit_command
 from bigtrain.cli import main
 from bigtrain.cli.problems import load_problem, parse_options, show_option
@@ -140,7 +140,7 @@ def test_evaluate_without_a_problem_uses_the_inferred_reward(bundle, capsys):
 def test_inspect_prints_what_the_bundle_says(bundle, capsys):
     assert run("inspect", bundle, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == json.loads(json.dumps(summarise(load_bundle(bundle))))
+    assert found == json.loads(json.dumps(load_bundle(bundle).summary()))
     assert found["measured"]["regret"]["normalised"] == 0
     assert run("inspect", bundle) == 0
     assert found["digest"] in capsys.readouterr().out

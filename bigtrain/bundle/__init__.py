@@ -8,7 +8,6 @@ from bigtrain.bundle.files import load_bundle, save_bundle
 from bigtrain.bundle.model import ArraySpec, Bundle, Explanation
 from bigtrain.bundle.records import Certificate
 from bigtrain.bundle.render import render
-from bigtrain.bundle.summary import summarise
 
 __all__ = [
     "ArraySpec",
@@ -20,5 +19,4 @@ __all__ = [
     "parse_bundle",
     "render",
     "save_bundle",
-    "summarise",
 ]

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bigtrain import envs
-from bigtrain.bundle import load_bundle, render, summarise
+from bigtrain.bundle import load_bundle, render
 from bigtrain.cli.command import Command, File, show, show_json
 from bigtrain.cli.problems import show_option
 
@@ -49,7 +49,7 @@ class Inspect(Command):
 
     def perform(self) -> None:
         bundle = load_bundle(self.file)
-        return show_json(summarise(bundle)) if self.json else show(render(bundle))
+        return show_json(bundle.summary()) if self.json else show(render(bundle))
 
 
 def _describe(name: str) -> dict:
