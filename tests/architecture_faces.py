@@ -188,13 +188,20 @@ def undocumented(sources: Sources) -> list[str]:
 def shapeless(sources: Sources) -> list[str]:
     """Public functions and methods with arrays whose axes nobody tells.
 
-    They are told by jaxtyping, or in words: `[state, action]`, or "the shape".
+    They are told by jaxtyping, or in words: `[state, action]`, or "the shape". What has no
+    annotation could be an array.
     """
     found = set()
     for definition in definitions(sources):
         for function, words in _functions(sources, definition):
-            bare = [told for told in _annotations(function) if _is_bare(told)]
-            if bare and not re.search(r"\[[^\]]*\]|shape", words):
+            parameters = _parameters(function)
+            bare = [each for each in parameters if each.annotation is None]
+            if not re.search(r"\[[^\]]*\]|shape", words):
+                bare += [
+                    each for each in parameters if each.annotation and _is_bare(each.annotation)
+                ]
+                bare += [each for each in [function.returns] if each and _is_bare(each)]
+            if bare:
                 told = ", ".join(map(ast.unparse, bare))
                 found.add(f"{definition.name}: {function.name}({told})")
     return sorted(found)
@@ -234,11 +241,10 @@ def _inherited(sources: Sources, definition: Definition) -> dict[str, str]:
     return told
 
 
-def _annotations(function: Function) -> list[ast.expr]:
+def _parameters(function: Function) -> list[ast.arg]:
     given = function.args
-    everything = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    told = [each.annotation for each in everything if each is not None]
-    return [each for each in [*told, function.returns] if each is not None]
+    found = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return [each for each in found if each is not None and each.arg not in ("self", "cls")]
 
 
 def _is_bare(annotation: ast.AST) -> bool:
