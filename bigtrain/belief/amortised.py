@@ -15,9 +15,9 @@ from typing import NamedTuple, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from bigtrain.arrays import ArrayLike
 from bigtrain.belief.beliefs import Categorical, clip_log_belief
 from bigtrain.belief.inference import UNKNOWN, BeliefInfo, InferenceModel
 from bigtrain.learning import Encoder, NetworkConfig, Trunk
@@ -35,7 +35,7 @@ class AmortisedState(NamedTuple):
 
 @final
 class AmortisedInference(InferenceModel):
-    """A learned log-likelihood of each step, added up."""
+    """A learned log-likelihood of each step, added up. `context_prior` is [context]."""
 
     encoder: Encoder
     entry: Trunk
@@ -48,7 +48,7 @@ class AmortisedInference(InferenceModel):
         self,
         examples: Shaped[Array, "example ..."],
         *,
-        context_prior: Float[np.ndarray | Array, " context"],
+        context_prior: ArrayLike,
         num_actions: int,
         config: NetworkConfig,
         core_width: int | None,
