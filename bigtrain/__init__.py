@@ -50,12 +50,13 @@ from bigtrain.reward import InferenceConfig, IRLConfig
 from bigtrain.runs import Event
 
 __all__ = [
+    "CMDP",
+    "NO_ACTION",
     "ActionSpace",
     "Actor",
     "BayesRLConfig",
     "BeliefConfig",
     "BeliefInfo",
-    "CMDP",
     "Categorical",
     "Contexts",
     "CostOfExploration",
@@ -75,7 +76,6 @@ __all__ = [
     "KPrior",
     "LearnedPolicy",
     "MaximumEntropy",
-    "NO_ACTION",
     "Simulator",
     "SolveConfig",
     "TabularCMDP",

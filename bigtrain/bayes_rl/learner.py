@@ -223,7 +223,11 @@ class ValuesStage(_PolicyStage):
         return self._actor(state.networks.values, self.learner.epsilon(state.step))
 
     def update(
-        self, state: LearnerState, member: MemberParams, trajectories: Trajectories, key: Array
+        self,
+        state: LearnerState,
+        member: MemberParams,
+        trajectories: Trajectories,
+        key: PRNGKeyArray,
     ) -> tuple[LearnerState, Metrics]:
         learner, config = self.learner, self.learner.config
         kept = None if state.replay is None else replay.add(state.replay, trajectories)
@@ -297,7 +301,11 @@ class SettlingStage(_PolicyStage):
         return self._actor(state.average.values, self.learner.config.rollout.epsilon_end)
 
     def update(
-        self, state: LearnerState, member: MemberParams, trajectories: Trajectories, key: Array
+        self,
+        state: LearnerState,
+        member: MemberParams,
+        trajectories: Trajectories,
+        key: PRNGKeyArray,
     ) -> tuple[LearnerState, Metrics]:
         config, network = self.learner.config, state.average.values
         assert state.replay is not None

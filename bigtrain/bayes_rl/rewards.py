@@ -78,7 +78,10 @@ def prepare_linear(
     learning_rates: Sequence[float],
     baselines: Sequence[float] | None,
 ) -> tuple[LinearRewards, MemberParams]:
-    """The rewards of many members. `baselines` say what reward a step is likely to be got."""
+    """The rewards of many members. `baselines` say what reward a step is likely to be got.
+
+    Tables [state, action] are refused: they are for finite problems.
+    """
     inferred = [reward for reward in rewards if isinstance(reward, PredictiveReward)]
     if len(inferred) < len(rewards):
         raise ConfigError(

@@ -35,7 +35,7 @@ class AmortisedState(NamedTuple):
 
 @final
 class AmortisedInference(InferenceModel):
-    """A learned log-likelihood of each step, added up."""
+    """A learned log-likelihood of each step, added up. `context_prior` is [context]."""
 
     encoder: Encoder
     entry: Trunk

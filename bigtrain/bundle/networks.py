@@ -16,11 +16,10 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from bigtrain.belief import AmortisedInference
 from bigtrain.errors import BundleStructureError, BundleValueError
-from bigtrain.finite import refusing
 from bigtrain.learning import NetworkConfig
 from bigtrain.policy import PolicyConfig, ValueNetwork
 from bigtrain.reward import SuccessorNetwork
-from bigtrain.storage import MAX_LAYERS, MAX_WIDTH, Fields, write_array
+from bigtrain.storage import MAX_LAYERS, MAX_WIDTH, Fields, refusing, write_array
 
 Network = ValueNetwork | AmortisedInference | SuccessorNetwork
 

@@ -26,7 +26,7 @@ from bigtrain.cli.problems import load_object, load_problem
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, Fixed, Uniform
-from bigtrain.finite import SolveConfig, TabularCMDP, Task, anywhere, demonstrate, solve
+from bigtrain.finite import SolveConfig, anywhere, as_finite, demonstrate, solve
 from bigtrain.fit import FitConfig, fit
 from bigtrain.problem import CMDP
 from bigtrain.result import FitResult, Measured
@@ -145,13 +145,13 @@ class Fit(Command):
         for seed in seeds:
             _check_free(self._path(seed), self.force)
         problem = load_problem(self.env, self.option)
-        task = problem.task if isinstance(problem, TabularCMDP) else None
+        task = problem.task
         reward_range = self.reward_range or (task and task.reward_range)
         if reward_range is None:
             raise ConfigError("`--reward-range` must be given: this problem has no task.")
         given = {
-            "demonstrations": self._demonstrations(problem, task),
-            "exploration": self._exploration(problem, task),
+            "demonstrations": self._demonstrations(problem),
+            "exploration": self._exploration(problem),
             "reward_range": reward_range,
         }
         # Orbax makes a checkpoint of all processes together, but each has its own to make.
@@ -189,21 +189,22 @@ class Fit(Command):
         if self.demos and any(getattr(self, name) != getattr(Fit, name) for name in expert):
             raise ConfigError("With `--demos` no expert is asked: its flags must be left out.")
 
-    def _demonstrations(self, problem: CMDP, task: Task | None) -> Demonstrations:
+    def _demonstrations(self, problem: CMDP) -> Demonstrations:
         if self.demos is not None:
             return Demonstrations.load(self.demos)
-        if task is None or not isinstance(problem, TabularCMDP):
+        finite = as_finite(problem)
+        if finite is None or finite.task is None:
             raise ConfigError("`--demos` must be given: this problem has no task to demonstrate.")
         return demonstrate(
-            problem,
-            task.reward,
+            finite,
+            finite.task.reward,
             episodes=self.episodes,
             horizon=self.demo_horizon,
             seed=self.demo_seed,
-            initial=anywhere(problem) if self.demo_start == "anywhere" else None,
+            initial=anywhere(finite) if self.demo_start == "anywhere" else None,
         )
 
-    def _exploration(self, problem: CMDP, task: Task | None) -> CostOfExploration | None:
+    def _exploration(self, problem: CMDP) -> CostOfExploration | None:
         if self.k is not None:
             k = Fixed(self.k)
         elif self.k_low is not None and self.k_high is not None:
@@ -211,24 +212,25 @@ class Fit(Command):
         else:
             return None
         actions = _by_number(self.explore_actions, problem.action_names) or None
-        if not isinstance(problem, TabularCMDP):
+        if not problem.is_finite:
             if len(self.explore) != 1:
                 raise ConfigError("`--explore` must be module:object, a predicate of the state.")
             return CostOfExploration(load_object(self.explore[0]), actions, k)
         states = _by_number(self.explore, problem.state_names)
-        if not states and task is not None:
+        if not states and (task := problem.task) is not None:
             states, actions = task.exploration_states, task.exploration_actions
         if not states:
             raise ConfigError("`--explore` must name states: the problem's task has none.")
         return CostOfExploration(states, actions, k)
 
     def _solve(self, problem: CMDP, given: dict[str, Any]) -> FitResult:
-        if not isinstance(problem, TabularCMDP):
+        finite = as_finite(problem)
+        if finite is None:
             raise ConfigError("`--method exact` needs a finite problem: a TabularCMDP.")
         settings = self.config
         config = SolveConfig(settings.inference.irl, settings.certificate, self.restarts)
         with Progress(Console(stderr=True)) as progress:
-            result = solve(problem, config=config, seed=self.seed[0], callbacks=[progress], **given)
+            result = solve(finite, config=config, seed=self.seed[0], callbacks=[progress], **given)
         played = result.evaluate(episodes=_EPISODES, horizon=_HORIZON)
         measured = Measured(played, _EPISODES, _HORIZON, result.regret())
         return dataclasses.replace(result, measured=measured)

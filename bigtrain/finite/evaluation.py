@@ -37,6 +37,7 @@ def evaluate_exactly(
 ) -> Evaluation:
     """What `evaluate` would find with endless episodes, for a finite problem.
 
+    `reward` is [state] or [state, action]; the task's where none is given.
     Memories of the policy that differ by less than `resolution`, relatively where they are large,
     are taken as one.
     """
@@ -81,7 +82,7 @@ def policy_value(
     tolerance: float = 1e-11,
     resolution: float = SAME_MEMORY,
 ) -> tuple[float, float]:
-    """Bounds on the discounted return without end.
+    """Bounds on the discounted return without end, for a `reward` [state] or [state, action].
 
     Histories that weigh less than `tolerance` are not followed; the bounds allow for them. They do
     not allow for what is taken as one: memories of the policy that differ by less than
@@ -108,10 +109,10 @@ def regret(
 ) -> Regret:
     """The regret of `policy` in expectation over contexts, without end.
 
-    The policy's value counts at its lower bound and the optimum at its upper one. What counts as
-    exploring is told by `exploration_states`, any action there or `exploration_actions` only, or
-    else by the reward's exploration prior, or by the task. `optimal` saves solving the problem
-    again.
+    `reward` is [state] or [state, action]. The policy's value counts at its lower bound and the
+    optimum at its upper one. What counts as exploring is told by `exploration_states`, any action
+    there or `exploration_actions` only, or else by the reward's exploration prior, or by the task.
+    `optimal` saves solving the problem again.
     """
     table = table_of(cmdp, reward)
     if optimal is None:
@@ -130,8 +131,8 @@ def exploration_pairs(
     states: Sequence[int | str] | None = None,
     actions: Sequence[int | str] | None = None,
 ) -> Pairs:
-    """What counts as exploring: any action in `states`, or `actions` only, or as the reward or the
-    task says."""
+    """What counts as exploring: any action in `states`, or `actions` only, or as the reward (a
+    table [state, action] has none) or the task says."""
     prior = reward.exploration if isinstance(reward, PredictiveReward) else None
     if states is None and actions is None and isinstance(prior, CostOfExploration):
         return prior.mask(cmdp)
@@ -149,8 +150,8 @@ def never_exploring_value(
     actions explore must not be entered, nor anything be done that may lead there in some context
     of the prior, also where what was seen rules that context out.
 
-    Where nothing counts as exploring, never to explore is never to learn: the plan that is optimal
-    for the prior's mean dynamics, whatever is seen.
+    `reward` is [state] or [state, action]. Where nothing counts as exploring, never to explore is
+    never to learn: the plan that is optimal for the prior's mean dynamics, whatever is seen.
     """
     table = cmdp.reward_table(reward)
     if not exploring.any():

@@ -22,7 +22,8 @@ def plan_expert(
 ) -> PrivilegedPolicy:
     """The optimal plan of every context; among equally good actions, any with equal chance.
 
-    With the probability `error_rate` an action is any at all.
+    `reward` is [state] or [state, action]. With the probability `error_rate` an action is any at
+    all.
     """
     if not 0 <= error_rate <= 1:
         raise ConfigError(f"`error_rate` must be from 0 to 1, got {error_rate}.")
@@ -57,9 +58,10 @@ def demonstrate(
 ) -> Demonstrations:
     """Episodes of the privileged expert, as state indices.
 
-    Contexts are drawn from the prior unless given, and kept out of the result unless
-    `reveal_contexts`. `initial` replaces the problem's distribution of first states. With the
-    probability `error_rate` the expert takes any action at all.
+    `reward` is [state] or [state, action]. Contexts [episode] are drawn from the prior unless
+    given, and kept out of the result unless `reveal_contexts`. `initial` [state] replaces the
+    problem's distribution of first states. With the probability `error_rate` the expert takes any
+    action at all.
     """
     for name, value in (("episodes", episodes), ("horizon", horizon)):
         if value < 1:

@@ -15,12 +15,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree, Shaped
 
 from bigtrain.problem import Actor, Simulator, Trajectories
 from bigtrain.runs import Callback, Event, Run
 
 State = TypeVar("State", bound=Any)
+
+MemberMetrics = dict[str, Shaped[np.ndarray, " member"]]
+"""What is measured of every member, by name."""
 """What learning changes: a tuple with a random `key`, and `step` counting iterations."""
 
 
@@ -73,7 +76,7 @@ class Stage(eqx.Module):
     ) -> tuple[Any, Any]:
         """The state after an iteration, its step not yet counted, and what was measured."""
 
-    def events(self, metrics: Any, done: int) -> list[tuple[int, dict[str, np.ndarray]]]:
+    def events(self, metrics: Any, done: int) -> list[tuple[int, MemberMetrics]]:
         """Steps and what to tell of them, from metrics [member, iteration]; the last, if not
         more."""
         last = {name: np.asarray(part)[:, -1] for name, part in metrics._asdict().items()}
@@ -94,12 +97,12 @@ class Judge(abc.ABC):
         """The verdict at the beginning of a stage."""
         return verdict
 
-    def measure(self, states: Any) -> dict[str, np.ndarray]:
+    def measure(self, states: Any) -> MemberMetrics:
         """Numbers to tell of members as they are, also before anything is learned."""
         return {}
 
     @abc.abstractmethod
-    def judge(self, states: Any, verdict: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    def judge(self, states: Any, verdict: Any) -> tuple[Any, MemberMetrics]:
         """The verdict after a chunk, and numbers to tell, one for each member."""
 
     @abc.abstractmethod
@@ -153,14 +156,14 @@ def _steps(states: Any) -> int:
     return int(states.step.max())
 
 
-def _events(stage: Stage, metrics: Any, done: int, measured: dict[str, np.ndarray]) -> list[Event]:
+def _events(stage: Stage, metrics: Any, done: int, measured: MemberMetrics) -> list[Event]:
     """What is measured of a whole chunk is told with its last step."""
     told = stage.events(metrics, done)
     told[-1][1].update(measured)
     return [Event(stage.phase, step, _as_lists(found), stage.total) for step, found in told]
 
 
-def _as_lists(measured: dict[str, np.ndarray]) -> dict[str, list[float]]:
+def _as_lists(measured: MemberMetrics) -> dict[str, list[float]]:
     return {name: np.asarray(values).tolist() for name, values in measured.items()}
 
 

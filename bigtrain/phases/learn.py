@@ -60,6 +60,7 @@ def learn_policies(
 ) -> list[LearnedPolicy]:
     """Learns one policy for each reward and seed, all in one program.
 
+    Of finite problems a reward may be a table [state] or [state, action].
     `baselines` say what reward a step is likely in a simulator that is not finite; `inference`
     takes the place of the exact filter. Of finite problems, `certificate` says how hard to look for
     the best policy, and `exploration_states` what regret is normalised by where a reward has no
@@ -107,7 +108,10 @@ def learn_members(
     callbacks: Sequence[Callback] = (),
     run: Run,
 ) -> list[LearnedPolicy]:
-    """What `learn_policies` does once beliefs are known to be inferred by `inference`."""
+    """What `learn_policies` does once beliefs are known to be inferred by `inference`.
+
+    Of finite problems a reward may be a table [state] or [state, action].
+    """
     rates = [config.learning_rate] * len(seeds) if learning_rates is None else learning_rates
     model, members = route.rewards(rewards, rates, baselines)
     learner, stages = route.learner(inference, model, config)
@@ -154,5 +158,8 @@ def learn_policy(
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> LearnedPolicy:
-    """Learns the Bayes policy for one reward; see `learn_policies` for many, and for more."""
+    """Learns the Bayes policy for one reward; see `learn_policies` for many, and for more.
+
+    Of a finite problem the reward may be a table [state] or [state, action].
+    """
     return learn_policies(cmdp, [reward], config=config, seeds=[seed], callbacks=callbacks)[0]

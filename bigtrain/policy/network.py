@@ -15,6 +15,8 @@ from bigtrain.policy.base import Decision, Policy
 from bigtrain.problem import NO_ACTION
 
 Core = Literal["none", "gru"]
+"""What remembers beside the belief."""
+
 BeliefKind = Literal["auto", "exact", "learned"]
 
 

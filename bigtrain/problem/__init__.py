@@ -23,16 +23,16 @@ from bigtrain.problem.trajectories import (
 )
 
 __all__ = [
+    "CMDP",
+    "NO_ACTION",
+    "SUM_TOLERANCE",
     "ActionSpace",
     "Actor",
-    "CMDP",
     "Contexts",
     "Discrete",
     "Environment",
     "HostSimulator",
-    "NO_ACTION",
     "ObservationEncoder",
-    "SUM_TOLERANCE",
     "Simulator",
     "State",
     "Trajectories",

@@ -19,7 +19,7 @@ from bigtrain.reward.learner import (
     expert_successor_features,
     init_seeds,
 )
-from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
+from bigtrain.reward.successor import Batch, Steps, SuccessorConfig, SuccessorNetwork
 
 __all__ = [
     "ActionValues",
@@ -36,6 +36,7 @@ __all__ = [
     "RolloutConfig",
     "SettlingStage",
     "Steps",
+    "SuccessorConfig",
     "SuccessorNetwork",
     "expert_data",
     "expert_successor_features",

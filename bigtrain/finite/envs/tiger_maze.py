@@ -21,8 +21,11 @@ ACTIONS = ("up", "down", "left", "right", "listen")
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 LISTEN = 4
 INDICATORS = ("none", "gold-left", "gold-right")
+"""What a state of the maze can show of where the gold is."""
 
 CELL_PIXELS = 4
+"""The width of a cell in the picture that is seen."""
+
 WALL, FLOOR, DOOR, AGENT, GOLD_COLOUR, TIGER_COLOUR = (
     np.array(colour, np.uint8)
     for colour in (

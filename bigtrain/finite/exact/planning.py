@@ -122,7 +122,10 @@ def evaluate_policy(
     policy: Float[np.ndarray, "*context state action"],
     reward: ArrayLike,
 ) -> Float[np.ndarray, "context state"]:
-    """V of a policy that depends on the state, and where it has that axis on the context."""
+    """V of a policy that depends on the state, and where it has that axis on the context.
+
+    `reward` is [state] or [state, action].
+    """
     return policy_values(cmdp, policy, cmdp.reward_table(reward))
 
 

@@ -78,8 +78,8 @@ class DetailMissing(BigClientError, AttributeError):
 class RowErrors(BigClientError):
     """Some rows of a vectorised step failed. The others were applied: use their actions.
 
-    `errors` says why, by row; `rows` lists the failed rows; `actions` has a row for each episode,
-    which means nothing where the row failed. The failed rows can be sent again, or be replaced by
+    `errors` says why, by row; `rows` [failed] lists the failed rows; `actions` [episode, ...] mean
+    nothing where the row failed. The failed rows can be sent again, or be replaced by
     fresh episodes with `done`.
     """
 
