@@ -1,11 +1,33 @@
 """Climbing where Ψ would be too large to write down, and ties are many.
 
-The first rounds are those of the dense way: Newton's method for the Ψ of one plan, then the plan
-that is optimal for what was found. On a large map the maximum lies where hundreds of choices tie,
-and no plan without mixing explains it. So the best action value of a state is then replaced by its
-soft maximum, τ log Σ exp(Q / τ), which makes the log posterior smooth; its plan mixes what nearly
-ties, and the derivative of its action values is the Ψ of that mixture. Newton's method follows the
-maximum while τ falls towards 0, until the mixture is optimal within the tolerance.
+The first rounds are those of the dense way (`climb`): Newton's method for the Ψ of one plan, then
+the plan that is optimal for what was found. On a large map the maximum lies where hundreds of
+choices tie, and no plan without mixing explains it. Then the maximum over actions becomes soft:
+
+    Q(s, a, θ) = r(s, a) + γ Σ_s' p(s' | s, a, θ) V(s', θ),   V = τ log Σ_a exp(Q / τ),      (a)
+    π(a | s, θ) = exp((Q − V) / τ),        ∂Q/∂ω = Ψ_π, the Ψ of the policy π,
+
+    f(ω) = Σ counts · log softmax(Q / α) − ‖ω − ω₀‖² / (2σ₀²)                                (b)
+
+is smooth in ω. As τ → 0, Q → Q* and f becomes the log posterior of Theorem 4.1 with Ψ* recomputed.
+Newton's method follows the maximum while τ falls, until the mixture π is optimal within the
+tolerance. Minus the Hessian of f is
+
+    Ψᵀ W Ψ + I/σ₀²,    W_s = counts_s (diag p − p pᵀ) / α² − f_s (diag π − π πᵀ) / τ,        (c)
+
+p the expert's policy in s, and f_s the slope in a bonus on V(s) of `sparse_newton.pull_back`: as
+ω moves, π shifts towards what is better, and V bends by the variance of Q over it.
+
+What bites:
+- The second term of (c) has either sign. Where f_s < 0 it is a ridge, along which the maximum lies,
+  as steep as 1/τ; without it steps are far too long. Where f_s > 0 it could make (c) indefinite,
+  and is left out: a direction of ascent is all that backtracking needs.
+- From one τ to the next the maximum moves along ties, so τ shrinks by no more than 4 at once.
+- π enters Ψ and the prior's entropy enters V. At the end the plain maximum for the Ψ of the last
+  mixture is taken, which has neither.
+
+Newton's method is by hand, since its steps go through SciPy's sparse factors, where `optimistix`
+wants JAX arrays, and its line search needs an allowance for the rounding of f.
 """
 
 from collections.abc import Callable
@@ -37,7 +59,7 @@ _FIRST_SOFTNESS, _LEAST_SOFTNESS, _SHRINK = 1e-2, 1e-8, 0.25
 
 
 class _Point(NamedTuple):
-    """Weights, a policy for them, and its action values (with softness, their soft ones)."""
+    """ω, a policy for it with its factors, and Q = Ψ·ω (with softness, the soft one of (a))."""
 
     weights: Float[np.ndarray, " feature"]
     course: PolicyFactors
@@ -72,9 +94,11 @@ class SparseClimber(Climber):
     ) -> MAPResult | None:
         """The rounds after the plain ones."""
         with jax.enable_x64(True):
+            # In units of α, on which the likelihood depends: Q matters to it to about that much.
             softness, near = _FIRST_SOFTNESS, self._plan(weights).action_values
             for step in range(PLAIN_ROUNDS + 1, max_rounds + 1):
                 soft = self._maximise_soft(weights, softness * self._config.temperature, near)
+                # What counts is the plain posterior, for the Ψ of the mixture that τ has found.
                 found = self._maximise(soft.weights, soft.course)
                 mismatch = self._mismatch(found, self._plan(found.weights).action_values)
                 if self._rounds.settled(mismatch):
@@ -105,13 +129,13 @@ class SparseClimber(Climber):
         softness: float,
         near: Float[np.ndarray, "context state action"],
     ) -> _Point:
-        """The same for soft action values, which bend with ω where choices nearly tie."""
+        """The same for soft action values, (b), which bend with ω where choices nearly tie."""
 
         def put(weights, near):
             return self._soften(weights, softness, near)
 
         def curve(point, explained, flow):
-            # Where more value would hurt, a tie is a ridge. Elsewhere it is a valley, whose
+            # (c): where more value would hurt, a tie is a ridge. Elsewhere it is a valley, whose
             # curvature has the wrong sign for a maximum and is left out.
             ridges = np.maximum(-flow, 0)[..., None, None] / softness
             return explained.blocks + ridges * spread(point.course.policy)
@@ -139,17 +163,19 @@ class SparseClimber(Climber):
             except (RuntimeError, np.linalg.LinAlgError):
                 return point  # singular but for rounding: ridges are as steep as can be told
             move = system.solve(gradient)
-            slope = float(gradient @ move)
+            slope = float(gradient @ move)  # the squared length in posterior deviations
+            # Near the maximum gains are below the rounding of f itself: without an allowance for
+            # it the last steps, which are right, would be refused.
             rounding, scale = 16 * np.finfo(np.float64).eps * abs(height), 1.0
             while True:
                 tried = put(point.weights + scale * move, point.values)
                 reached = experts.log_posterior(tried.weights, tried.values)
-                if reached - height + rounding >= 1e-4 * scale * slope:
+                if reached - height + rounding >= 1e-4 * scale * slope:  # Armijo's condition
                     point, height = tried, reached
                     break
                 scale /= 2
                 if scale <= 1e-10:
-                    return point
+                    return point  # as high as arithmetic can tell
             if not slope > tolerance**2:
                 break
         return point
@@ -160,11 +186,16 @@ class SparseClimber(Climber):
         softness: float,
         near: Float[np.ndarray, "context state action"],
     ) -> _Point:
-        """Solves Q = r + γ P τ log Σ exp(Q / τ) by policy iteration, which is Newton's method."""
+        """Solves (a) by policy iteration, which is Newton's method.
+
+        V is linear in Q and π, V = Σ_a π (Q − τ log π), for the π = softmax(Q / τ) of the last
+        round: the soft values of a fixed π are a linear solve with τ · entropy as a bonus.
+        """
         reward = self._features @ weights
         rounding = 8 * np.finfo(np.float64).eps / (1 - self._cmdp.gamma)  # of the solves
         for _ in range(_SOFT_PLANS):
             log_policy = special.log_softmax(near / softness, axis=-1)
+            # τ · entropy. Of the logarithms, which are exact where exp underflows to 0.
             bonus = -softness * (np.exp(log_policy) * log_policy).sum(-1)
             course = self._factor(np.exp(log_policy))
             values = sparse_newton.action_values(self._problem, course, reward, bonus)
