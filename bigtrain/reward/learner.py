@@ -1,10 +1,22 @@
 """Phase 1's two stages, each a pure function of what was collected, of one seed.
 
-*Features*: ε-greedy episodes, gradient updates of Ψ by the losses of appendix B, and an update of
-the reward weights ω. *Settling*: the network's trunk stays, and what is linear is solved for: the
-head of Ψ by least squares, ω by Newton's method. Expert policies depend on ω, ω on Ψ, and Ψ on the
-policy that is greedy for ω, so the two alternate; where plans tie, they would do so for ever, and
-after `PLAIN_ROUNDS` the head becomes an average over rounds, with weight 2/(k+2) on round k.
+*Features* (Algorithm 1): ε-greedy episodes, `num_updates` gradient updates of Ψ_φ, and one of ω,
+
+    φ ← φ − η_φ Adam(clip(∇_φ [L_Expert + β L_Simulator]))      appendix B; β = 0 while burning in
+    ω ← ω + η_ω Adam(α ∇ log p(ω | D; Ψ_φ))                     eq. (3), or some Newton steps
+
+with φ' ← φ every `target_period` updates. *Settling*: the network's trunk stays, and what is linear
+is solved for, the head W of Ψ by least squares and ω by Newton's method:
+
+    W_{k+1} = W_k + share_k (solve_head(W_k; ω_k) − W_k),    ω_{k+1} = argmax log p(ω | D; Ψ_{k+1})
+
+Expert policies depend on ω, ω on Ψ, and Ψ on the policy that is greedy for ω, so the two alternate;
+where plans tie they would do so for ever, and after `PLAIN_ROUNDS` the head becomes an average over
+rounds, with share_k = 2/(k + 2) in round k: round k has then a weight in proportion to k.
+
+What bites: before Ψ means anything ω should not move, hence the burn-in. An average moves little
+in a round, wherever it is going; settled is only what has also not moved since half as many rounds.
+Adding b(s, θ) to Ψ(s, ·, θ) changes no likelihood, but costs digits: its mean is taken away.
 """
 
 from typing import ClassVar, NamedTuple, final
@@ -215,10 +227,11 @@ class FeaturesStage(_LearningStage):
                 lagged = target(batch.observations, batch.features)
 
             def loss(network):
-                present = network(batch.observations, batch.features)
-                targets = jax.lax.stop_gradient(present) if lagged is None else lagged
+                psi = network(batch.observations, batch.features)
+                targets = jax.lax.stop_gradient(psi) if lagged is None else lagged
+                # By φ', as in DQN; the paper's a' is of φ. The same with a period of 1.
                 greedy = greedy_actions(targets, state.reward_weights, config.successor.resolution)
-                expert, simulated = losses(present, targets, batch, greedy, network.gamma)
+                expert, simulated = losses(psi, targets, batch, greedy, network.gamma)
                 return expert + beta * simulated, (expert, simulated)
 
             gradients, parts = eqx.filter_grad(loss, has_aux=True)(network)
@@ -289,19 +302,19 @@ class SettlingStage(_LearningStage):
         )
         solved = solve_head(state.network, batch, state.reward_weights, config.successor)
         late = state.step - config.num_iterations - PLAIN_ROUNDS
+        # 1, 2/3, 2/4, ...: the average's weights are 1, 2, 3, ...
         share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
         head = state.network.head + share * (solved.head - state.network.head)
         network = eqx.tree_at(lambda n: n.head, state.network, head)
         expert_psi = expert_successor_features(learner, network)
         weights = _climb(learner, expert_psi, state.reward_weights, _SETTLING_NEWTON_STEPS)
-        present = network(batch.observations, batch.features)
-        greedy = greedy_actions(present, weights, config.successor.resolution)
-        expert_loss, simulator_loss = losses(present, present, batch, greedy, network.gamma)
+        psi = network(batch.observations, batch.features)
+        greedy = greedy_actions(psi, weights, config.successor.resolution)
+        expert_loss, simulator_loss = losses(psi, psi, batch, greedy, network.gamma)
         moved, metrics = _conclude(
             learner, state._replace(network=network, memory=memory), weights, expert_psi
         )
-        # Averages move little in a round, wherever they are going: what counts is where ω was when
-        # there were half as many rounds.
+        # What counts is where ω was when there were half as many rounds.
         halfway = moved.path[(config.num_iterations + state.step) // 2]
         movement = jnp.maximum(metrics.movement, _movement(halfway, weights))
         calm = (movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
@@ -347,6 +360,7 @@ def expert_beliefs(learner: Learner, state: LearnerState) -> Float[Array, "traje
     settings, data = learner.config.irl, learner.data
     if settings.evidence == "transitions":
         return jax.nn.softmax(jnp.asarray(data.log_evidence))
+    # ρ by the policies of the last iteration: a step of expectation maximisation behind.
     log_policies = jnp.log(jnp.maximum(state.policies, 1e-30))
     return jax.nn.softmax(irl.context_log_joint(data, log_policies, settings.evidence))
 
@@ -363,6 +377,7 @@ def _conclude(
     policies = jnp.exp(log_policies)
     beliefs = expert_beliefs(learner, state._replace(policies=policies))
     counts = irl.visit_counts(data, beliefs, policies.shape[-1])
+    # Among the most likely, or half as likely: ties count as right.
     likely = log_policies >= log_policies.max(-1, keepdims=True) - np.log(2)
     metrics = Metrics(
         expert_loss=jnp.zeros(()),
