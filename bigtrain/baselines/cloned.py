@@ -1,4 +1,8 @@
-"""Policies that are networks trained to copy: from what is seen, or from the whole history."""
+"""Policies that are networks trained to copy: from what is seen, or from the whole history.
+
+π(a | o_t) = softmax(head(e_t)),  e_t = relu(trunk(enc(o_t)))           without a core  [action]
+π(a | h_t) = softmax(head(m_t)),  m_t = GRU(m_{t−1}; e_t, one-hot a_{t−1})      with one [action]
+"""
 
 from typing import NamedTuple, final
 
