@@ -92,6 +92,7 @@ class ClonedPolicy(Policy):
     def step(
         self, state: CloneState, observation: Shaped[Array, "..."], previous_action: Int[Array, ""]
     ) -> tuple[CloneState, Decision]:
+        # Whatever a caller sends with the first observation of an episode does not count.
         previous = jnp.where(state.begun, previous_action, NO_ACTION)
         embedding = self.network.embed(observation)
         memory, logits = self.network.step(state.memory, embedding, previous)

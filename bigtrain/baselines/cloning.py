@@ -142,6 +142,7 @@ def _lessons(simulator: Simulator, demonstrations: Demonstrations) -> _Lessons:
     expert = jax.tree.map(jnp.asarray, demonstrations.trajectories(simulator))
     mask = np.asarray(expert.mask)[:, 1:]  # the last state of a trajectory has no action
     chosen = np.linspace(0, mask.sum() - 1, _NUM_EXAMPLES).astype(int)
+    # Evenly over all steps: networks take means and scales of observations from these.
     examples = jax.tree.map(lambda leaf: leaf[:, :-1][mask][chosen], expert.states)
     return _Lessons(expert, examples)
 
@@ -187,6 +188,7 @@ def _learn(
 
     def update(step, carry):
         networks, optimiser, total = carry
+        # Seeds have networks of their own, so gradients are by `vmap`.
         gradients, tally = jax.vmap(differentiate, (0, 0, None))(networks, keys, step)
         # Adam goes by single weights, so one serves all seeds.
         changes, optimiser = _optimiser(config).update(gradients, optimiser)
@@ -217,6 +219,7 @@ def _loss(
         )
         return logits
 
+    # [trajectory, step, action]; what padding gives is masked below.
     logits = jax.vmap(predict)(embeddings, actions)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, actions)
     loss = jnp.where(mask, losses, 0).sum()

@@ -86,15 +86,13 @@ def prepare_linear(
     learning_rates: Sequence[float],
     baselines: Sequence[float] | None,
 ) -> tuple[LinearRewards, MemberParams]:
-    """The rewards of many members. `baselines` say what reward a step is likely to be got.
-
-    One `CostOfExploration` is compiled in, so members may differ in k only, not in where it counts.
-    """
+    """The rewards of many members. `baselines` say what reward a step is likely to be got."""
     inferred = [reward for reward in rewards if isinstance(reward, PredictiveReward)]
     if len(inferred) < len(rewards):
         raise ConfigError(
             "`reward` must be a `PredictiveReward`, since this problem is not finite."
         )
+    # One exploration set is compiled in, so members may differ in k only, not in where it counts.
     costs = [reward.exploration for reward in inferred]
     sets = [None if cost is None else (cost.states, cost.actions) for cost in costs]
     if any(chosen != sets[0] for chosen in sets):

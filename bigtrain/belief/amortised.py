@@ -99,6 +99,7 @@ class AmortisedInference(InferenceModel):
     ) -> tuple[AmortisedState, BeliefInfo]:
         # The first observation is no step: no action, no evidence.
         done = jax.nn.one_hot(previous_action, self._num_actions) * memory.begun
+        # The core first: the evidence of a step may depend on what it makes of it.
         remembered = self._remember(memory.memory, code, done)
         evidence = self._step_log_likelihood(memory.code, code, done, remembered)
         log_belief = clip_log_belief(memory.log_belief + jnp.where(memory.begun, evidence, 0))
@@ -203,6 +204,7 @@ class AmortisedInference(InferenceModel):
 
     @property
     def _num_actions(self) -> int:
+        # From shapes: a module's arrays are all that a bundle holds.
         width = int(self.entry.layers[-1].out_features)
         core = 0 if self.core is None else self.core.hidden_size
         return int(self.evidence.layers[0].in_features) - 2 * width - core

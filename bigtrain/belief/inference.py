@@ -89,6 +89,7 @@ class InferenceModel(eqx.Module):
             state, previous, first, real = step
             before = jax.tree.map(lambda new, old: jnp.where(first, new, old), self.init(), memory)
             after, info = self.update(before, encode(state), previous)
+            # Rows of different lengths are padded at the end.
             after = jax.tree.map(lambda new, old: jnp.where(real, new, old), after, memory)
             log_evidence = jnp.where(real, info.log_evidence, 0)
             return after, (after, BeliefInfo(log_evidence, info.impossible & real))
@@ -110,7 +111,7 @@ class InferenceModel(eqx.Module):
                 "Demonstrations must be possible in some context, but no context explains step "
                 f"{wrong[0][1] - 1} of trajectory {wrong[0][0]} after the steps before it."
             )
-        return np.asarray(beliefs, np.float64)
+        return np.asarray(beliefs, np.float64)  # normalised, which is as good up to a constant
 
 
 @eqx.filter_jit

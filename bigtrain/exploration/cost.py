@@ -119,6 +119,7 @@ class CostOfExploration:
                 f"got the range ({r_min}, {r_max}). Shift the range."
             )
         least = r_min / r_max
+        # A k that somebody computed as r_min / r_max may differ from `least` by rounding.
         if not (np.all(low >= least - 1e-12 * abs(least)) and np.all(high <= 1)):
             raise ConfigError(
                 f"`k` must lie from r_min/r_max = {least:g} to 1, "

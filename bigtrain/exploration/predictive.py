@@ -172,6 +172,7 @@ class PredictiveReward(eqx.Module):
     def _inferred_variance(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
         features = self.cmdp.features(state, action)
         spread = jnp.dot(features, jnp.asarray(self.covariance), precision="highest")
+        # Positive but for rounding, and a square root follows.
         return jnp.maximum(jnp.dot(spread, features, precision="highest"), 0)
 
     def _where_exploring(
@@ -220,6 +221,7 @@ def predictive_reward(
     features, occurring = cmdp.occurring_features(states)
     if exploration is not None and states is not None:
         exploration.check_occurring(states)
+    # [state, action], of all states that are given or that there are.
     mean = (features @ posterior.mean).reshape(-1, cmdp.num_actions)
     scale, shift = rescale(mean, occurring, reward_range)
     weights = scale * posterior.mean
@@ -243,7 +245,7 @@ def predictive_reward(
             "exploring.",
             stacklevel=2,
         )
-    elif states is not None:
+    elif states is not None:  # finite problems have a sharper test, run by who solves them
         _warn_of_endless(reward, scale * mean + shift, states)
     return reward
 

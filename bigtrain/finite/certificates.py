@@ -65,9 +65,9 @@ class RegretJudge(PolicyJudge):
         for reward in rewards:
             table = table_of(cmdp, reward)
             pairs = exploration_pairs(cmdp, reward, exploration_states)
-            # Members with one reward (seeds) share the solution, by far the slowest part.
             key = table.tobytes() + pairs.tobytes()
             if key not in solved:
+                # By far the slowest part, and the same for all seeds of a reward.
                 never = never_exploring_value(cmdp, table, pairs, config)
                 solved[key] = (solve_bayes(cmdp, table, config), never)
             self._known.append((table, *solved[key]))

@@ -56,6 +56,7 @@ def find_endless(reward: PredictiveReward) -> Endless | None:
     r_max, k = reward.reward_range[1], float(np.mean(exploration.k.mean))
     # In units of k: 0 is what was asked for; at `high` all of X pays r_min or less.
     low, high = 0.0, (table[mask].max() - reward.reward_range[0]) / r_max
+    # Not even then: the range, not k, is what makes exploring pay.
     if _endless(cmdp, table - high * r_max * mask, mask):
         return found
     for _ in range(_BISECTIONS):
@@ -93,7 +94,7 @@ def _endless(
     cmdp: TabularCMDP, table: Float[np.ndarray, "state action"], mask: Pairs
 ) -> Endless | None:
     for context in np.flatnonzero(np.asarray(cmdp.context_prior)).tolist():
-        staying = _closed(cmdp, context, mask)
+        staying = _closed(cmdp, context, mask)  # C(X), by its pairs
         inside = staying.any(-1)
         if not inside.any():
             continue

@@ -119,7 +119,7 @@ def regret(
     """The regret of `policy` in expectation over contexts, without end.
 
     The policy's value counts at its lower bound and the optimum at its upper one. Where exploring
-    is done is said by `exploration_states`, or else by the reward's exploration prior, or by the
+    is done is told by `exploration_states`, or else by the reward's exploration prior, or by the
     task. `optimal` saves solving the problem again.
     """
     table = table_of(cmdp, reward)
@@ -152,10 +152,10 @@ def exploration_pairs(
 def never_exploring_value(
     cmdp: TabularCMDP, reward: ArrayLike, exploring: Pairs, config: BayesConfig = BayesConfig()
 ) -> float | None:
-    """J_never, the value of the best policy that never explores; None if none can.
+    """What the best policy is worth that never explores; None if none can.
 
     Where nothing counts as exploring, never to explore is never to learn: the plan that is optimal
-    for the prior's mean dynamics Σ_θ p(θ) p(s' | s, a, θ), whatever is seen.
+    for the prior's mean dynamics, whatever is seen.
     """
     table = cmdp.reward_table(reward)
     if not exploring.any():

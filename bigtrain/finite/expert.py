@@ -73,6 +73,7 @@ def demonstrate(
     else:
         chosen = _check_contexts(contexts, episodes, cmdp.num_contexts)
     start = cmdp.initial if initial is None else _check_initial(initial, cmdp.num_states)
+    # log 0 = −∞ is a state that is never drawn.
     first = jax.random.categorical(key_first, jnp.log(jnp.asarray(start)), shape=(episodes,))
     expert = plan_expert(cmdp, reward, error_rate=error_rate)
     played = _play(

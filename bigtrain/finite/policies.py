@@ -90,10 +90,12 @@ class BayesPolicy(Policy):
         previous_action: Int[Array, ""],
     ) -> tuple[BeliefState, Decision]:
         inference = FiniteInference(self.cmdp)
+        # Where nothing explains an observation the belief stays, and `surprised` says so.
         state, info = inference.update(state, inference.encode(observation), previous_action)
         belief = inference.belief(state)
         values = self.action_values(state.last, belief.probs)
         probs = jax.nn.one_hot(jnp.argmax(values), self.cmdp.num_actions)
+        # After the argmax, which would tie in float32 where values are large.
         values = values + self.baseline / (1 - self.cmdp.gamma)
         return state, Decision(probs, values, belief, info.impossible)
 

@@ -89,6 +89,7 @@ class SweptTargets(ValueTargets):
     ) -> tuple[HyperstateTable, Lesson]:
         table = tables.add_trajectories(memory, trajectories, member.targets)
         successors = tables.successors_of(self.cmdp, table)
+        # `network` is the average φ̄, which is steadier than what an update has just made.
         swept, values = self.sweep(network, member, table, successors)
         # Successors are only kept for the next iteration: they were not backed up in this one.
         return tables.add_successors(swept, successors, member.targets), (swept, values)
@@ -170,6 +171,7 @@ def prepare_tables(
     informed = np.stack([plan(cmdp, table).values for table in tabled])
     first = informed @ np.asarray(cmdp.initial) @ np.asarray(cmdp.context_prior)
     shift = (1 - cmdp.gamma) * first
+    # [member, state, action]
     normalised = (tabled - shift[:, None, None]) / scales[:, None, None]
     informed = (informed - first[:, None, None]) / scales[:, None, None]
     numbers = (normalised, shift, scales, np.asarray(learning_rates), informed)

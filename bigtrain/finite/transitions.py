@@ -134,6 +134,7 @@ def check(
             f"`transitions` must sum to one over the next states, but {name_row(row)} "
             f"sums to {sums[row]:.6g}."
         )
+    # Within `SUM_TOLERANCE` they are meant to sum to one: filters and solves rely on it.
     successors = np.asarray(sparse_form.successors, np.int32)
     return _merge_repeated(Transitions(successors, probabilities / sums[..., None]))
 
@@ -168,7 +169,7 @@ def _merge_repeated(transitions: Transitions) -> Transitions:
     # In sorted order equal states are neighbours, and a run of them has a first.
     begins = np.ones(ordered.shape, bool)
     begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    if begins.all():
+    if begins.all():  # as a rule: nothing to merge, and nothing to copy
         return transitions
     # For each place the first one that names the same state, by way of the sorted order.
     begin = np.maximum.accumulate(np.where(begins, np.arange(ordered.shape[-1]), 0), axis=-1)

@@ -157,10 +157,10 @@ def _steps(states: Any) -> int:
 
 
 def _events(stage: Stage, metrics: Any, done: int, measured: dict[str, np.ndarray]) -> list[Event]:
-    """What is measured of a whole chunk is reported with its last step."""
-    rows = stage.events(metrics, done)
-    rows[-1][1].update(measured)
-    return [Event(stage.phase, step, _as_lists(found), stage.total) for step, found in rows]
+    """What is measured of a whole chunk is told with its last step."""
+    told = stage.events(metrics, done)
+    told[-1][1].update(measured)
+    return [Event(stage.phase, step, _as_lists(found), stage.total) for step, found in told]
 
 
 def _as_lists(measured: dict[str, np.ndarray]) -> dict[str, list[float]]:
@@ -187,6 +187,8 @@ def advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> 
 
 @eqx.filter_jit
 def _advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> tuple[Any, Any]:
+    # Members by `vmap`, iterations by `scan`: all of a chunk is one program, and the host is asked
+    # nothing in between.
     def iterate(state, member):
         state, (key_collect, key_update) = _split(state)
         actor = stage.actor(state, member)

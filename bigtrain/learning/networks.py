@@ -55,6 +55,7 @@ def linear(
     truncates.
     """
     layer = eqx.nn.Linear(num_inputs, num_outputs, use_bias=use_bias, key=key)
+    # Equinox has the shape (out, in), and draws uniformly within 1/√in: a sixth of this variance.
     weight = _he_normal(num_inputs)(key, layer.weight.shape)
     layer = eqx.tree_at(lambda new: new.weight, layer, weight)
     if use_bias:
@@ -182,6 +183,7 @@ class Trunk(eqx.Module):
         self.norms = tuple(eqx.nn.LayerNorm(size) for size in sizes[1:])
 
     def __call__(self, values: Float[Array, " in"]) -> Float[Array, " out"]:
+        # Rectified before each layer but the first; who uses the output rectifies it.
         for place, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
             values = norm(layer(values if place == 0 else jax.nn.relu(values)))
         return values

@@ -97,6 +97,7 @@ class ValueNetwork(eqx.Module):
         self.core = self.core_entry = None
         if config.core == "gru":
             key_core, key_entry = jax.random.split(keys[3])
+            # Log-probabilities alone: a core adds up over steps by itself.
             inputs = width + num_contexts + num_actions
             self.core = eqx.nn.GRUCell(inputs, config.core_width, key=key_core)
             self.core_entry = linear(config.core_width, width, use_bias=False, key=key_entry)
@@ -104,6 +105,7 @@ class ValueNetwork(eqx.Module):
             linear(width, width, key=key_layer)
             for key_layer in jax.random.split(keys[4], config.network.depth - 1)
         )
+        # At 0, about where normalised values lie.
         self.value = jnp.zeros(width + 1)
         self.advantages = jnp.zeros((num_actions, width + 1))
 

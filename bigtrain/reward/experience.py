@@ -105,6 +105,7 @@ class _NetworkValues(eqx.Module):
 
     def __call__(self, state: State, context: Int[Array, ""]) -> Float[Array, " action"]:
         one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], state)
+        # All contexts at once, since the encoder is shared; one of them is looked at.
         psi = self.network(*featurise(self.simulator, one))
         return psi[context, 0] @ self.reward_weights
 
@@ -144,8 +145,10 @@ class ReplayedExperience(Experience):
         key_expert, key_simulated = jax.random.split(key)
         num_trajectories, num_times = self.expert.actions.shape
         num_expert = min(num_episodes, num_trajectories)
+        # With replacement, each trajectory as likely as any other.
         chosen = jax.random.randint(key_expert, (num_expert,), 0, num_trajectories)
         replayed = replay.sample(memory, key_simulated, num_episodes)
+        # Demonstrations first, then the replay, [row] end to end: `offset` says where these begin.
         shown = jax.tree.map(
             lambda own, simulated: jnp.concatenate([own, simulated]),
             flatten(jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], self.expert.states)),

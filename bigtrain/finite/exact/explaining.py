@@ -115,7 +115,7 @@ class Experts:
             gradients -= (weight * gradients).sum(0)
             rows = (np.sqrt(weight) * gradients).reshape(-1, len(covariance))
             missing += rows.T @ rows
-        return np.linalg.inv(np.linalg.inv(covariance) - missing)
+        return np.linalg.inv(np.linalg.inv(covariance) - missing)  # information adds up, Σ does not
 
     def _trajectory_gradients(
         self,

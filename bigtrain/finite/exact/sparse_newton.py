@@ -201,6 +201,7 @@ class SparseSystem(NewtonSystem):
         side, reward = sparse.hstack(beside), sparse.vstack(received)
         values, bellman = sparse.block_diag(inside), sparse.block_diag(course.systems)
         rows = [[corner, side, reward.T], [side.T, values, bellman.T], [reward, bellman, None]]
+        # Column by column: the form that LU wants.
         self._matrix = sparse.csc_matrix(sparse.bmat(rows))
         self._factor = linalg.splu(self._matrix)
         self._size = problem.num_features
@@ -237,6 +238,7 @@ class FullSystem(NewtonSystem):
         blocks: Float[np.ndarray, "context state action action"],
         precision: float,
     ):
+        # λ I + Σ ΨᵀWΨ, positive definite: by Cholesky, in its own room.
         matrix = precision * np.eye(problem.num_features)
         for onward, choice, system, block in zip(
             problem.onward, course.choices, course.systems, blocks, strict=True
