@@ -68,7 +68,7 @@ class SuccessorConfig:
 
 @final
 class SuccessorNetwork(eqx.Module):
-    """Ψ = ν + γ/(1−γ) · W·x, with x = trunk(relu(entry(encoder(o)) + contexts_θ)), 1) / √hidden.
+    """Ψ = ν + γ/(1−γ) · W·x, x = (relu(trunk(relu(entry(enc(o)) + contexts_θ))), 1) / √width.
 
     What the head gives is a discounted mean of features to come, so it has their size whatever
     the horizon (design, point 4). The context enters as a vector as large as what the observation
