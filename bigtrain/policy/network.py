@@ -2,7 +2,7 @@
 
     x_1 = E enc(o) + B code(b) + C m                       [width]     observation, belief, core
     x_{l+1} = W_l relu(x_l) + c_l                          [width]     `layers`
-    x = (relu(x_L), 1) / √(width + 1)                      [hidden]    hidden = width + 1
+    x = (relu(x_L), 1) / √width                            [hidden]    hidden = width + 1
     Q(h, a) = (v + A_a − mean_a' A_a')·x                   [action]    dueling (Wang et al., 2016)
     m_t = GRU(m_{t−1}; relu(E enc(o_t)), log b_t, one-hot a_{t−1})     [core]
 
@@ -12,7 +12,7 @@ Q; a robot's values are ρ Q + c / (1 − γ), in units of the predictive reward
 What bites:
 - Beliefs must reach the network in log space too (design, point 11): thresholds of 3 and 4 net
   hearings differ by 0.9945 and 0.9990.
-- 1 / √(width + 1) keeps x of unit size, so one learning rate and one `ridge` serve every width; the
+- 1 / √width keeps x of unit size, so one learning rate and one `ridge` serve every width; the
   constant entry lets the head's bias be solved for with it.
 - Under a head that starts at 0 the first values are all 0, and the greedy action is the first one.
 """
