@@ -215,7 +215,7 @@ def log_posterior_derivatives(
         log_joint = context_log_joint(data, log_policies, config.evidence)
         counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
     totals = counts.sum(-1, keepdims=True)
-    slopes = surprise(counts, policies) / alpha
+    slopes = residual_counts(counts, policies) / alpha
     gradient = jnp.einsum("cva,cvad->d", slopes, successor_features)
     gradient -= (reward_weights - jnp.asarray(config.prior_mean)) / variance
     # Σ n p (Ψ − Ψ̄)(Ψ − Ψ̄)ᵀ as a product of rows √(n p) (Ψ − Ψ̄), which cannot turn indefinite.
@@ -225,7 +225,7 @@ def log_posterior_derivatives(
     return gradient, spread.T @ spread + jnp.eye(len(reward_weights)) / variance
 
 
-def surprise(
+def residual_counts(
     counts: Float[Array, "context visited action"],
     policies: Float[Array, "context visited action"],
 ) -> Float[Array, "context visited action"]:

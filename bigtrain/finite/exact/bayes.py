@@ -144,7 +144,7 @@ class _Search:
         """Brings both bounds up to date with the graph."""
         nodes, gamma = self.nodes, self.cmdp.gamma
         count, num_actions, width = nodes.children.shape
-        everyone = np.arange(count)
+        all_nodes = np.arange(count)
         # (a) at every node: U = `informed`, L = `committed`.
         informed = (nodes.beliefs * self._informed[:, nodes.states].T).sum(-1)
         committed = np.einsum("nc,pcn->np", nodes.beliefs, self._plans[:, :, nodes.states])
@@ -153,7 +153,7 @@ class _Search:
 
         # Edge nodes lead to themselves with (1 − γ) U a step, whose sum is U; so one solve of the
         # whole graph gives the upper bound everywhere.
-        stay = everyone[:, None, None]
+        stay = all_nodes[:, None, None]
         children = np.where(nodes.children < 0, stay, nodes.children)
         edge = ~nodes.expanded
         probs = nodes.child_probs.copy()
@@ -181,8 +181,8 @@ class _Search:
         self._gaps = upper.values - lower.values
         self._flow = sparse.csr_matrix(
             (
-                probs[everyone, upper.actions].ravel(),
-                children[everyone, upper.actions].ravel(),
+                probs[all_nodes, upper.actions].ravel(),
+                children[all_nodes, upper.actions].ravel(),
                 np.arange(count + 1) * width,
             ),
             shape=(count, count),
@@ -265,8 +265,8 @@ class _Search:
         nodes, gamma = self.nodes, self.cmdp.gamma
         successors, probabilities = self.cmdp.transitions
         states, actions = nodes.states[acting], self._lower_actions[acting]
-        place = np.full(len(nodes), -1)
-        place[acting] = np.arange(len(acting))
+        position = np.full(len(nodes), -1)
+        position[acting] = np.arange(len(acting))
         value_of = np.zeros((len(nodes), self.cmdp.num_contexts))
         value_of[followed] = committed
         children = nodes.children[acting, actions]
@@ -274,15 +274,15 @@ class _Search:
         for context in range(self.cmdp.num_contexts):
             probs = probabilities[context, states, actions]
             # Acting nodes are unknowns; committed ones have the value of their plan already.
-            inner = (children >= 0) & (place[children] >= 0)
-            surprise = self._plans[0, context, successors[states, actions]]
-            outer = np.where(children < 0, surprise, value_of[children, context])
+            inner = (children >= 0) & (position[children] >= 0)
+            unforeseen = self._plans[0, context, successors[states, actions]]
+            outer = np.where(children < 0, unforeseen, value_of[children, context])
             constant = self.reward[states, actions] + gamma * np.where(inner, 0, probs * outer).sum(
                 -1
             )
             rows, _ = np.nonzero(inner)
             matrix = sparse.csr_matrix(
-                (probs[inner], (rows, place[children[inner]])), shape=(len(acting), len(acting))
+                (probs[inner], (rows, position[children[inner]])), shape=(len(acting), len(acting))
             )
             result[:, context] = planning.solve_bellman(matrix, constant, gamma)
         return result

@@ -115,9 +115,9 @@ class Controller:
                 break
             mass = self._reach(mass)
             present = mass[:, 0].sum(-1)
-            gained = float(present @ (self.action_probs * reward[self.states]).sum(-1))
-            total += gained
-            discounted += self.cmdp.gamma**step * gained
+            mean_reward = float(present @ (self.action_probs * reward[self.states]).sum(-1))
+            total += mean_reward
+            discounted += self.cmdp.gamma**step * mean_reward
             explored += float(present[exploring[self.states]].sum())
             mass = self._advance(mass)
         return Totals(total, discounted, float(success), float(mass[:, 1].sum()), explored)
@@ -162,7 +162,7 @@ class Controller:
         successors, probabilities = self.cmdp.transitions
         nodes = np.flatnonzero(self.expanded)
         edge = ~self.expanded
-        gained = (self.action_probs * reward[self.states]).sum(-1)
+        mean_reward = (self.action_probs * reward[self.states]).sum(-1)
         bounds = np.zeros(2)
         for context, dynamics in enumerate(probabilities):
             edges = self.action_probs[nodes][..., None] * dynamics[self.states[nodes]]
@@ -170,7 +170,7 @@ class Controller:
             chain = sparse.csr_matrix(
                 (edges[used], (nodes[used[0]], self.children[nodes][used])), shape=(count, count)
             )
-            reached = np.stack([gained, gained], -1)
+            reached = np.stack([mean_reward, mean_reward], -1)
             for column, sign in enumerate((-1, 1)):
                 # The worst plan for r is the best for −r.
                 extreme = policy_iteration(successors, dynamics, sign * reward, gamma)

@@ -77,7 +77,7 @@ class Experts:
             counts = irl.visit_counts(self._data, shares, values.shape[-1])
         policies = np.exp(log_policies)
         slopes, blocks = np.zeros(values.shape), np.zeros((*values.shape, values.shape[-1]))
-        slopes[:, visited] = irl.surprise(counts, jnp.asarray(policies)) / alpha
+        slopes[:, visited] = irl.residual_counts(counts, jnp.asarray(policies)) / alpha
         totals = np.asarray(counts).sum(-1)[..., None, None]
         blocks[:, visited] = totals / alpha**2 * spread(policies)
         return Explanation(slopes, blocks)
@@ -86,7 +86,7 @@ class Experts:
         self,
         covariance: Float[np.ndarray, "feature feature"],
         problem: SparseProblem,
-        course: PolicyFactors,
+        factored: PolicyFactors,
         values: Table,
     ) -> Float[np.ndarray, "feature feature"]:
         """Σ when actions are evidence of contexts: these change with ω, which leaves more open.
@@ -106,7 +106,7 @@ class Experts:
         for some in np.array_split(unsettled, -(-len(unsettled) // _TRAJECTORIES)):
             gradients = np.stack(
                 [
-                    self._trajectory_gradients(some, context, problem, course, log_policies)
+                    self._trajectory_gradients(some, context, problem, factored, log_policies)
                     for context in range(problem.shape[0])
                 ]
             )
@@ -122,26 +122,26 @@ class Experts:
         chosen: np.ndarray,
         context: int,
         problem: SparseProblem,
-        course: PolicyFactors,
+        factored: PolicyFactors,
         log_policies: Float[Array, "context visited action"],
     ) -> Float[np.ndarray, "chosen feature"]:
         """∇ log p(actions | ω, θ) of some trajectories."""
         data, num_actions = self._data, problem.num_actions
-        place = np.full(len(data.log_evidence), -1)
-        place[chosen] = np.arange(len(chosen))
-        steps = np.flatnonzero(place[data.trajectories] >= 0)
-        owner, rows = place[data.trajectories[steps]], np.asarray(data.rows)[steps]
+        position = np.full(len(data.log_evidence), -1)
+        position[chosen] = np.arange(len(chosen))
+        steps = np.flatnonzero(position[data.trajectories] >= 0)
+        owner, rows = position[data.trajectories[steps]], np.asarray(data.rows)[steps]
         # ∂ log p(a | s) / ∂Q(s, ·) = ([a] − p(· | s)) / α for each step, added up by trajectory.
-        surprise = -np.exp(np.asarray(log_policies[context])[rows])
-        surprise[np.arange(len(steps)), np.asarray(data.actions)[steps]] += 1
-        surprise /= self._config.temperature
+        residuals = -np.exp(np.asarray(log_policies[context])[rows])
+        residuals[np.arange(len(steps)), np.asarray(data.actions)[steps]] += 1
+        residuals /= self._config.temperature
         pairs = data.visited[rows][:, None] * num_actions + np.arange(num_actions)
-        entries = (surprise.ravel(), (pairs.ravel(), np.repeat(owner, num_actions)))
+        entries = (residuals.ravel(), (pairs.ravel(), np.repeat(owner, num_actions)))
         size = (problem.num_states * num_actions, len(chosen))
         slopes = sparse.csr_matrix(entries, shape=size)
         # Ψᵀ of it, as in `sparse_newton.pull_back`, with a column for each trajectory.
-        onward, choice = problem.onward[context], course.choices[context]
-        flow = course.factors[context].solve(
+        onward, choice = problem.onward[context], factored.choices[context]
+        flow = factored.factors[context].solve(
             sparse.csr_matrix(onward.T @ slopes).toarray(), trans="T"
         )
         total = slopes.toarray() + choice.T @ flow

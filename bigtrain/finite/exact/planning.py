@@ -98,13 +98,13 @@ def policy_iteration(
     """Solves one MDP. A reward of -inf forbids an action; `actions` is where to begin."""
     chosen = np.asarray(reward.argmax(-1) if actions is None else actions)
     dynamics = Transitions(successors, probabilities[None])
-    everyone = np.arange(len(reward))
+    all_states = np.arange(len(reward))
     for _ in range(_MAX_ITERATIONS):
         matrix = dynamics.matrix(0, np.eye(reward.shape[1])[chosen])
-        values = solve_bellman(matrix, reward[everyone, chosen], gamma)
+        values = solve_bellman(matrix, reward[all_states, chosen], gamma)
         action_values = reward + gamma * (probabilities * values[successors]).sum(-1)
         # Against Q of the chosen action, not V: the two differ by the residual of the solve.
-        gain = action_values.max(-1) - action_values[everyone, chosen]
+        gain = action_values.max(-1) - action_values[all_states, chosen]
         if not (better := gain > _IMPROVEMENT * np.abs(values).max()).any():
             return Solution(values, action_values, chosen, float(gain.max() / (1 - gamma)))
         chosen = np.where(better, action_values.argmax(-1), chosen)

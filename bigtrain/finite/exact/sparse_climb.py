@@ -62,7 +62,7 @@ class _Point(NamedTuple):
     """ω, a policy for it with its factors, and Q = Ψ·ω (with softness, the soft one of (a))."""
 
     weights: Float[np.ndarray, " feature"]
-    course: PolicyFactors
+    factored: PolicyFactors
     values: Float[np.ndarray, "context state action"]
 
 
@@ -95,83 +95,89 @@ class SparseClimber(Climber):
         """The rounds after the plain ones."""
         with jax.enable_x64(True):
             # In units of α, on which the likelihood depends: Q matters to it to about that much.
-            softness, near = _FIRST_SOFTNESS, self._plan(weights).action_values
+            softness, guess = _FIRST_SOFTNESS, self._plan(weights).action_values
             for step in range(PLAIN_ROUNDS + 1, max_rounds + 1):
-                soft = self._maximise_soft(weights, softness * self._config.temperature, near)
+                soft = self._maximise_soft(weights, softness * self._config.temperature, guess)
                 # What counts is the plain posterior, for the Ψ of the mixture that τ has found.
-                found = self._maximise(soft.weights, soft.course)
+                found = self._maximise(soft.weights, soft.factored)
                 mismatch = self._mismatch(found, self._plan(found.weights).action_values)
                 if self._rounds.settled(mismatch):
                     return self._result(found, mismatch, step)
-                weights, near = soft.weights, soft.values
+                weights, guess = soft.weights, soft.values
                 softness *= _SHRINK
                 if softness < _LEAST_SOFTNESS:
                     break
         return None
 
-    def _maximise(self, weights: Float[np.ndarray, " feature"], course: PolicyFactors) -> _Point:
+    def _maximise(self, weights: Float[np.ndarray, " feature"], factored: PolicyFactors) -> _Point:
         """ω that maximises the log posterior for the Ψ of one policy, as `irl.map_estimate`."""
 
-        def put(weights, near):
+        def evaluate(weights, guess):
             reward = self._features @ weights
             return _Point(
-                weights, course, sparse_newton.action_values(self._problem, course, reward)
+                weights, factored, sparse_newton.action_values(self._problem, factored, reward)
             )
 
-        def curve(point, explained, flow):
+        def curvature(point, explained, flow):
             return explained.blocks
 
-        return self._ascend(put(weights, None), put, curve, _MAX_STEPS, _STEP_TOLERANCE)
+        return self._ascend(
+            evaluate(weights, None), evaluate, curvature, _MAX_STEPS, _STEP_TOLERANCE
+        )
 
     def _maximise_soft(
         self,
         weights: Float[np.ndarray, " feature"],
         softness: float,
-        near: Float[np.ndarray, "context state action"],
+        guess: Float[np.ndarray, "context state action"],
     ) -> _Point:
         """The same for soft action values, (b), which bend with ω where choices nearly tie."""
 
-        def put(weights, near):
-            return self._soften(weights, softness, near)
+        def evaluate(weights, guess):
+            return self._soften(weights, softness, guess)
 
-        def curve(point, explained, flow):
+        def curvature(point, explained, flow):
             # (c): where more value would hurt, a tie is a ridge. Elsewhere it is a valley, whose
             # curvature has the wrong sign for a maximum and is left out.
             ridges = np.maximum(-flow, 0)[..., None, None] / softness
-            return explained.blocks + ridges * spread(point.course.policy)
+            return explained.blocks + ridges * spread(point.factored.policy)
 
-        return self._ascend(put(weights, near), put, curve, _SOFT_STEPS, _SOFT_STEP_TOLERANCE)
+        return self._ascend(
+            evaluate(weights, guess), evaluate, curvature, _SOFT_STEPS, _SOFT_STEP_TOLERANCE
+        )
 
     def _ascend(
         self,
         point: _Point,
-        put: Callable[[Float[np.ndarray, " feature"], np.ndarray], _Point],
-        curve: Callable[[_Point, Explanation, np.ndarray], np.ndarray],
+        evaluate: Callable[[Float[np.ndarray, " feature"], np.ndarray], _Point],
+        curvature: Callable[[_Point, Explanation, np.ndarray], np.ndarray],
         max_steps: int,
         tolerance: float,
     ) -> _Point:
-        """Newton's method with backtracking; `put` says what comes with weights."""
+        """Newton's method with backtracking; `evaluate` says what comes with weights."""
         experts, precision = self._experts, 1 / self._config.weight_variance
-        height = experts.log_posterior(point.weights, point.values)
+        objective = experts.log_posterior(point.weights, point.values)
         for _ in range(max_steps):
             explained = experts.explain(point.values)
-            gradient, flow = sparse_newton.pull_back(self._problem, point.course, explained.slopes)
+            gradient, flow = sparse_newton.pull_back(
+                self._problem, point.factored, explained.slopes
+            )
             gradient = gradient + experts.prior_slopes(point.weights)
-            blocks = curve(point, explained, flow)
+            blocks = curvature(point, explained, flow)
             try:
-                system = self._system(self._problem, point.course, blocks, precision)
+                system = self._system(self._problem, point.factored, blocks, precision)
             except (RuntimeError, np.linalg.LinAlgError):
                 return point  # singular but for rounding: ridges are as steep as can be told
-            move = system.solve(gradient)
-            slope = float(gradient @ move)  # the squared length in posterior deviations
+            direction = system.solve(gradient)
+            slope = float(gradient @ direction)  # the squared length in posterior deviations
             # Near the maximum gains are below the rounding of f itself: without an allowance for
             # it the last steps, which are right, would be refused.
-            rounding, scale = 16 * np.finfo(np.float64).eps * abs(height), 1.0
+            rounding, scale = 16 * np.finfo(np.float64).eps * abs(objective), 1.0
             while True:
-                tried = put(point.weights + scale * move, point.values)
-                reached = experts.log_posterior(tried.weights, tried.values)
-                if reached - height + rounding >= 1e-4 * scale * slope:  # Armijo's condition
-                    point, height = tried, reached
+                candidate = evaluate(point.weights + scale * direction, point.values)
+                reached = experts.log_posterior(candidate.weights, candidate.values)
+                if reached - objective + rounding >= 1e-4 * scale * slope:  # Armijo's condition
+                    point, objective = candidate, reached
                     break
                 scale /= 2
                 if scale <= 1e-10:
@@ -184,7 +190,7 @@ class SparseClimber(Climber):
         self,
         weights: Float[np.ndarray, " feature"],
         softness: float,
-        near: Float[np.ndarray, "context state action"],
+        guess: Float[np.ndarray, "context state action"],
     ) -> _Point:
         """Solves (a) by policy iteration, which is Newton's method.
 
@@ -194,15 +200,15 @@ class SparseClimber(Climber):
         reward = self._features @ weights
         rounding = 8 * np.finfo(np.float64).eps / (1 - self._cmdp.gamma)  # of the solves
         for _ in range(_SOFT_PLANS):
-            log_policy = special.log_softmax(near / softness, axis=-1)
+            log_policy = special.log_softmax(guess / softness, axis=-1)
             # τ · entropy. Of the logarithms, which are exact where exp underflows to 0.
             bonus = -softness * (np.exp(log_policy) * log_policy).sum(-1)
-            course = self._factor(np.exp(log_policy))
-            values = sparse_newton.action_values(self._problem, course, reward, bonus)
-            error = np.abs(values - near).max()
+            factored = self._factor(np.exp(log_policy))
+            values = sparse_newton.action_values(self._problem, factored, reward, bonus)
+            error = np.abs(values - guess).max()
             if error <= max(1e-8 * softness, rounding * np.abs(values).max()):
-                return _Point(weights, course, values)
-            near = values
+                return _Point(weights, factored, values)
+            guess = values
         raise PlanningError(
             f"Soft action values did not settle within {_SOFT_PLANS} rounds on "
             f"{self._cmdp.num_states} states; allow a higher temperature."
@@ -218,8 +224,8 @@ class SparseClimber(Climber):
     def _result(self, point: _Point, mismatch: float, step: int) -> MAPResult:
         experts, precision = self._experts, 1 / self._config.weight_variance
         blocks = experts.explain(point.values).blocks
-        covariance = self._system(self._problem, point.course, blocks, precision).inverse()
-        covariance = experts.correct(covariance, self._problem, point.course, point.values)
+        covariance = self._system(self._problem, point.factored, blocks, precision).inverse()
+        covariance = experts.correct(covariance, self._problem, point.factored, point.values)
         return MAPResult(
             RewardPosterior(point.weights, covariance),
             experts.log_posterior(point.weights, point.values),

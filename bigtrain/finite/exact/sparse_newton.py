@@ -113,7 +113,7 @@ def factor_policy(
 
 def action_values(
     problem: SparseProblem,
-    course: PolicyFactors,
+    factored: PolicyFactors,
     reward: Float[np.ndarray, " pair"],
     bonus: Float[np.ndarray, "context state"] | float = 0.0,
 ) -> Float[np.ndarray, "context state action"]:
@@ -124,7 +124,7 @@ def action_values(
     bonus = np.broadcast_to(bonus, problem.shape[:2])
     result = []
     for onward, choice, system, factor, extra in zip(
-        problem.onward, *course[1:], bonus, strict=True
+        problem.onward, *factored[1:], bonus, strict=True
     ):
         received = choice @ reward + extra
         values = factor.solve(received)
@@ -136,7 +136,7 @@ def action_values(
 
 def pull_back(
     problem: SparseProblem,
-    course: PolicyFactors,
+    factored: PolicyFactors,
     slopes: Float[np.ndarray, "context state action"],
 ) -> tuple[Float[np.ndarray, " feature"], Float[np.ndarray, "context state"]]:
     """Ψᵀ·g for slopes g with respect to action values, by (b), and f, those in a bonus on V.
@@ -145,7 +145,7 @@ def pull_back(
     """
     total, flows = 0, []
     for onward, choice, factor, slope in zip(
-        problem.onward, course.choices, course.factors, slopes, strict=True
+        problem.onward, factored.choices, factored.factors, slopes, strict=True
     ):
         flow = factor.solve(onward.T @ slope.ravel(), trans="T")
         total = total + slope.ravel() + choice.T @ flow
@@ -155,8 +155,8 @@ def pull_back(
 
 def stays_sparse(problem: SparseProblem) -> bool:
     """Whether the dynamics are local enough for sparse factors, by those of acting at random."""
-    anything = np.full(problem.shape, 1 / problem.num_actions)
-    (factor, *_) = factor_policy(problem, anything).factors
+    uniform = np.full(problem.shape, 1 / problem.num_actions)
+    (factor, *_) = factor_policy(problem, uniform).factors
     return factor.nnz <= _SPARSE_FILL * problem.num_states**2
 
 
@@ -184,7 +184,7 @@ class SparseSystem(NewtonSystem):
     def __init__(
         self,
         problem: SparseProblem,
-        course: PolicyFactors,
+        factored: PolicyFactors,
         blocks: Float[np.ndarray, "context state action action"],
         precision: float,
     ):
@@ -192,14 +192,14 @@ class SparseSystem(NewtonSystem):
         corner = precision * sparse.identity(problem.num_features, format="csr")
         # The blocks of (c): FᵀWG, GᵀWG and −CF of each context; ω is shared, so the corner adds up.
         beside, inside, received = [], [], []
-        for onward, choice, block in zip(problem.onward, course.choices, blocks, strict=True):
+        for onward, choice, block in zip(problem.onward, factored.choices, blocks, strict=True):
             weight = _block_diagonal(np.where(np.abs(block) < _NEGLIGIBLE * precision, 0, block))
             corner = corner + features.T @ weight @ features
             beside.append(features.T @ weight @ onward)
             inside.append(onward.T @ weight @ onward)
             received.append(-(choice @ features))
         side, reward = sparse.hstack(beside), sparse.vstack(received)
-        values, bellman = sparse.block_diag(inside), sparse.block_diag(course.systems)
+        values, bellman = sparse.block_diag(inside), sparse.block_diag(factored.systems)
         rows = [[corner, side, reward.T], [side.T, values, bellman.T], [reward, bellman, None]]
         # Column by column: the form that LU wants.
         self._matrix = sparse.csc_matrix(sparse.bmat(rows))
@@ -234,14 +234,14 @@ class FullSystem(NewtonSystem):
     def __init__(
         self,
         problem: SparseProblem,
-        course: PolicyFactors,
+        factored: PolicyFactors,
         blocks: Float[np.ndarray, "context state action action"],
         precision: float,
     ):
         # λ I + Σ ΨᵀWΨ, positive definite: by Cholesky, in its own room.
         matrix = precision * np.eye(problem.num_features)
         for onward, choice, system, block in zip(
-            problem.onward, course.choices, course.systems, blocks, strict=True
+            problem.onward, factored.choices, factored.systems, blocks, strict=True
         ):
             # M = B⁻¹ C F [state, feature]: successor features of states.
             after = np.linalg.solve(
