@@ -115,9 +115,9 @@ class Controller:
                 break
             mass = self._reach(mass)
             present = mass[:, 0].sum(-1)
-            mean_reward = float(present @ (self.action_probs * reward[self.states]).sum(-1))
-            total += mean_reward
-            discounted += self.cmdp.gamma**step * mean_reward
+            gained = float(present @ (self.action_probs * reward[self.states]).sum(-1))
+            total += gained
+            discounted += self.cmdp.gamma**step * gained
             explored += float(present[exploring[self.states]].sum())
             mass = self._advance(mass)
         return Totals(total, discounted, float(success), float(mass[:, 1].sum()), explored)
