@@ -1,4 +1,9 @@
-"""Finite problems: contextual MDPs written as arrays."""
+"""Finite problems: contextual MDPs written as arrays (eq. (1)).
+
+    M(θ) = ⟨S, A, p(s' | s, a, θ), p(s_0), r(s, a), γ⟩,        θ ~ p(θ) once an episode
+
+Arrays are float64 NumPy until `jit` carries them, and float32 after: solve first, compile after.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
@@ -204,7 +209,7 @@ class TabularCMDP(CMDP):
         encode: Callable[[Array], Any],
         function: Callable[[Any, Int[Array, ""], Any], Array],
         trajectories: Trajectories,
-    ) -> Float[Array, "row moment ..."]:
+    ) -> Float[Array, "row time ..."]:
         if self.successors.size > trajectories.actions.size:
             return super().map_steps(encode, function, trajectories)
         codes = self.encoder(encode, self.num_states)(jnp.arange(self.num_states))
@@ -234,13 +239,14 @@ class TabularCMDP(CMDP):
 
     def check_steps(
         self,
-        states: Int[np.ndarray, " moment"],
+        states: Int[np.ndarray, " time"],
         actions: Int[np.ndarray, " step"],
         lengths: Int[np.ndarray, " trajectory"],
         contexts: Int[np.ndarray, " trajectory"] | None,
         where: Where,
     ) -> None:
         """Raises where a trajectory is possible in no context, or not in its own."""
+        # T actions have T + 1 states: each trajectory before a step moves it on by one.
         left = np.arange(len(actions)) + np.repeat(np.arange(len(lengths)), lengths)
         check_transitions(
             self.transitions,

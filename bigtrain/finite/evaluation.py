@@ -1,4 +1,15 @@
-"""What policies of finite problems bring, exactly, and how far from the best that is."""
+"""What policies of finite problems bring, exactly, and how far from the best that is.
+
+    J(π) = Σ_θ p(θ) E[Σ_t γ^t r(s_t, a_t)]            the objective of section 4.4, by `Controller`
+    absolute = J* − J(π),      normalised = (J* − J(π)) / (J* − J_never)
+
+J_never is the best of a policy that never explores: that keeps out of the exploration pairs X, and
+of states from where X can not be avoided. Such a policy may still learn from what happens to it, so
+it is a Bayes-adaptive problem of its own, with fewer actions.
+
+What bites: of each number a bound is known only, and a regret must not look better than it is. So
+J(π) counts at its lower bound, J* at its upper one.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -63,6 +74,7 @@ def evaluate_exactly(
         ],
         axis=0,
     )
+    # An exact number has no standard error.
     total, discounted, success, unfinished, explored = (Estimate(float(x), 0.0) for x in totals)
     has_goal = masks.goal.any()
     return Evaluation(
@@ -158,6 +170,7 @@ def never_exploring_value(
         successors, probabilities = cmdp.transitions
         mean = np.tensordot(cmdp.context_prior, probabilities, 1)
         actions = policy_iteration(successors, mean, table, cmdp.gamma).actions
+        # Valued in each context as it is: in the mean dynamics it would forget θ at every step.
         values = evaluate_policy(cmdp, np.eye(cmdp.num_actions)[actions], table)
         return float(np.asarray(cmdp.context_prior) @ values @ np.asarray(cmdp.initial))
     allowed = _avoiding(cmdp, exploring)
@@ -172,7 +185,9 @@ def _avoiding(cmdp: TabularCMDP, pairs: Pairs) -> Pairs | None:
     None if that cannot be had. A state all of whose actions explore is thereby never entered.
     """
     successors, probabilities = cmdp.transitions
+    # Contexts that the prior rules out lead nowhere.
     possible = (probabilities[np.asarray(cmdp.context_prior) > 0] > 0).any(0)
+    # The least fixed point of "every action is in X or may lead to a lost state".
     lost = np.all(pairs, axis=-1)
     while True:
         allowed = ~pairs & ~np.any(possible & lost[successors], axis=-1)
@@ -182,7 +197,7 @@ def _avoiding(cmdp: TabularCMDP, pairs: Pairs) -> Pairs | None:
         lost |= stuck
     if lost[np.asarray(cmdp.initial) > 0].any():
         return None
-    return allowed | lost[:, None]
+    return allowed | lost[:, None]  # nobody gets there, but a solve wants an action everywhere
 
 
 class _Masks(NamedTuple):
@@ -232,6 +247,7 @@ def _actors(
     """A policy as it is; an expert as one policy a context, each with the context's probability."""
     if isinstance(policy, Policy):
         return [(1.0, policy, cmdp)]
+    # J is linear in the prior, and given θ an expert's policy looks at the state alone.
     certain = np.eye(cmdp.num_contexts)
     return [
         (

@@ -1,4 +1,11 @@
-"""The privileged expert: sees the context, plans in it, and shows the task."""
+"""The privileged expert: sees the context, plans in it, and shows the task (section 3).
+
+    π*(a | s, θ) = (1 − ε) [a ∈ A*(s, θ)] / |A*(s, θ)| + ε / A,      A* = argmax_a Q*(s, a, θ)
+
+What bites: ties are broken uniformly (design, point 3). An expert that always took the first of
+equal actions in an absorbing state would show, 48 steps out of 50, a preference that it does not
+have, and any error of a learned Ψ there outweighs the one step that tells something.
+"""
 
 from collections.abc import Sequence
 
@@ -72,6 +79,7 @@ def demonstrate(
     else:
         chosen = _check_contexts(contexts, episodes, cmdp.num_contexts)
     start = cmdp.initial if initial is None else _check_initial(initial, cmdp.num_states)
+    # log 0 = −∞ is a state that is never drawn.
     first = jax.random.categorical(key_first, jnp.log(jnp.asarray(start)), shape=(episodes,))
     expert = plan_expert(cmdp, reward, error_rate=error_rate)
     played = _play(

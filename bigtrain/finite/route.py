@@ -1,4 +1,10 @@
-"""The members that finite problems have at the seam."""
+"""The members that finite problems have at the seam: what tables make exact.
+
+belief        Bayes' rule on the table                        `FiniteInference`
+phase 1       counts in place of a replay                     `CountedExperience`
+phase 3       value iteration over hyperstates, not samples   `SweptTargets`
+judging       certified regret, not a return                  `RegretJudge`
+"""
 
 from collections.abc import Sequence
 from typing import final

@@ -1,4 +1,9 @@
-"""Two doors and two ends (appendix on temperature): small enough for formulas."""
+"""Two doors and two ends (appendix G, on temperature): small enough for formulas.
+
+    Ψ*(s0, a1, θ1) = 1(s0) + γ/(1 − γ) 1(s1),    Ψ*(s0, a2, θ1) = 1(s0) + γ/(1 − γ) 1(s2)
+
+with 1(s) the one-hot of s, and the actions reversed in θ2.
+"""
 
 from collections.abc import Mapping, Sequence
 
