@@ -18,13 +18,13 @@ from bundles import EXACT, LEARNED, resealed, set_array
 from mutation import (
     Mutation,
     assert_is_sentence,
-    choose_count,
     flip_bits,
     judge,
     pick,
     splice,
     truncate,
 )
+from progress import Progress
 
 from bigtrain import errors
 from bigtrain.bundle import Bundle, parse_bundle
@@ -187,13 +187,15 @@ def make_mutants(count: int, seed: int) -> Iterator[bytes]:
         yield pick(rng, MUTATIONS)(rng, (EXACT, LEARNED)[index % 2])
 
 
-def test_damaged_bundles_are_refused_or_load(monkeypatch):
+def test_damaged_bundles_are_refused_or_load(monkeypatch, num_files):
     # The checks of types that tests have, and users do not, must not be what refuses a bundle.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    count, reader = choose_count(800, 100_000), Reader()
+    count, reader = num_files or 800, Reader()
     tracemalloc.start()
     try:
-        outcomes = judge(make_mutants(count, seed=0), reader, BundleError)
+        outcomes = judge(
+            make_mutants(count, seed=0), reader, BundleError, Progress("bundles", count)
+        )
     finally:
         tracemalloc.stop()
     assert outcomes.total() == count

@@ -13,7 +13,8 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-from mutation import Mutation, blank, choose_count, flip_bits, judge, pick, splice, truncate
+from mutation import Mutation, blank, flip_bits, judge, pick, splice, truncate
+from progress import Progress
 
 from bigtrain import Demonstrations, TabularCMDP
 from bigtrain.errors import DemonstrationError
@@ -204,13 +205,18 @@ def make_mutants(count: int, seed: int) -> Iterator[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy` or `.npz`", "ignore:Duplicate name")
-def test_damaged_files_are_refused_or_load(tmp_path, monkeypatch):
+def test_damaged_files_are_refused_or_load(tmp_path, monkeypatch, num_files):
     # The checks of types that tests have, and users do not, must not be what refuses a file.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    count, reader = choose_count(1_500, 100_000), Reader(tmp_path / "demos.npz")
+    count, reader = num_files or 1_500, Reader(tmp_path / "demos.npz")
     tracemalloc.start()
     try:
-        outcomes = judge(make_mutants(count, seed=0), reader, DemonstrationError)
+        outcomes = judge(
+            make_mutants(count, seed=0),
+            reader,
+            DemonstrationError,
+            Progress("demonstrations", count),
+        )
     finally:
         tracemalloc.stop()
     assert outcomes.total() == count
