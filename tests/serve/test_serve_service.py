@@ -149,6 +149,35 @@ async def test_a_client_that_reads_no_replies_is_read_from_no_more(serving):
         assert [reply.request_id for reply in context.replies] == list(range(total))
 
 
+@pytest.mark.parametrize("whose", ["_per_stream", "_per_caller", ""])
+@run
+async def test_bytes_that_a_client_does_not_read_are_bounded(serving, whose):
+    """Those of one stream, those of its caller and those of all; then nothing is lost."""
+    async with serving() as core:
+        most, count = 20_000, 400
+        service = service_of(core, **{f"max_held_bytes{whose}": most})
+        contexts = [
+            Context(one_step("nobody", 0, request_id=n) for n in range(count)) for _ in range(2)
+        ]
+        for context in contexts:
+            context.takes_replies.clear()
+        streams = [asyncio.ensure_future(service.ActStream(None, one)) for one in contexts]
+        for _ in range(4 * count):
+            await asyncio.sleep(0)
+        size = service._calls._bounds.held / sum(one.num_read for one in contexts)
+        assert size > 100  # each reply says what is wrong
+        for context in contexts:
+            assert context.num_read <= most / size + 1
+        if whose != "_per_stream":
+            assert sum(one.num_read for one in contexts) <= most / size + 2
+        for context in contexts:
+            context.takes_replies.set()
+        await asyncio.gather(*streams)
+        for context in contexts:
+            assert [reply.request_id for reply in context.replies] == list(range(count))
+        assert service._calls._bounds.held == 0
+
+
 @run
 async def test_a_bad_request_ends_a_stream_after_the_replies_to_those_before_it(serving):
     async with serving() as core:
