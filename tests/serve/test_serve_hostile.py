@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -38,9 +39,10 @@ LIMITS: dict[str, object] = {
     "max-streams-per-caller": 8,
     "max-calls-per-caller": 8,
     "handshake-timeout": 1.5,
-    "idle-timeout": 2,
+    "idle-timeout": 5,
     "message-timeout": 2,
     "stall-timeout": 2,
+    "max-message-bytes": 16_000_000,
     "max-held-bytes": 4_000_000,
     "max-held-bytes-per-caller": 2_000_000,
     "max-held-bytes-per-stream": 500_000,
@@ -280,7 +282,7 @@ def test_silent_connections_are_closed_and_leave_room(server, robot):
         time.sleep(0.3)
         refused = sum(http2.is_closed(one, 0.01) for one in many)
         assert 60 - LIMITS["max-connections"] <= refused < 60  # pyright: ignore
-        time.sleep(3)
+        time.sleep(3)  # long before they are closed for having no calls
         assert all(http2.is_closed(one, 0.01) for one in many)
         with channel_to(server.address, token=ROBOT) as channel:
             stub = policy_pb2_grpc.PolicyStub(channel)
@@ -291,8 +293,18 @@ def test_connections_without_calls_are_closed_unseen_by_clients(server, robot):
     with http2.connected(server.address) as idle:
         idle.sendall(http2.PREFACE + http2.window(65535))
         assert robot.Describe(pb.DescribeRequest()).models
-        assert http2.is_closed(idle, 6)
+        assert http2.is_closed(idle, 12)
         assert robot.Describe(pb.DescribeRequest()).models  # on another connection
+
+
+def test_a_connection_is_told_how_many_calls_it_may_have(server):
+    with http2.connected(server.address) as connection:
+        connection.sendall(http2.PREFACE + http2.window(65535))
+        first = connection.recv(65536)
+        assert first[3] == http2.SETTINGS
+        length = int.from_bytes(first[:3], "big")
+        settings = dict(struct.iter_unpack(">HI", first[9 : 9 + length]))
+        assert settings[3] == 256  # SETTINGS_MAX_CONCURRENT_STREAMS
 
 
 # ── texts, paths, tokens, the log ────────────────────────────────────────────────────────────────

@@ -123,6 +123,13 @@ def test_warnings_are_logged(capsys):
     assert "worn out" in json.loads(capsys.readouterr().err)["message"]
 
 
+def test_the_rate_that_was_asked_for_holds(capsys):
+    logs.configure("info", "text", 3)
+    for _ in range(20):
+        logger.warning("bad input")
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
 def test_a_place_logs_so_many_lines_a_minute_and_says_how_many_it_left_out(capsys):
     logs.configure("info", "json")
     now = [0.0]

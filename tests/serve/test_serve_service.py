@@ -155,7 +155,8 @@ async def test_bytes_that_a_client_does_not_read_are_bounded(serving, whose):
     """Those of one stream, those of its caller and those of all; then nothing is lost."""
     async with serving() as core:
         most, count = 20_000, 400
-        service = service_of(core, **{f"max_held_bytes{whose}": most})
+        limits: dict[str, Any] = {f"max_held_bytes{whose}": most}
+        service = service_of(core, **limits)
         contexts = [
             Context(one_step("nobody", 0, request_id=n) for n in range(count)) for _ in range(2)
         ]
