@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import struct
 import threading
 import time
@@ -16,6 +17,7 @@ import grpc.aio
 import http2
 import pytest
 from cores import run
+from grpc_reflection.v1alpha import reflection_pb2
 from launch import QUICK, TIGER, Server, serving
 from wire import channel_to, failure
 
@@ -36,6 +38,7 @@ UNARY = [
 FORGED = b'\n{"level":"error","message":"forged"}\n'
 LIMITS: dict[str, object] = {
     "max-connections": 40,
+    "max-streams": 12,
     "max-streams-per-caller": 8,
     "max-calls-per-caller": 8,
     "handshake-timeout": 1.5,
@@ -271,6 +274,33 @@ def test_streams_are_counted_by_caller(server, robot):
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "8 streams of one caller" in error.details()
         assert list(robot.ActStream(iter([]), timeout=10)) == []
+
+
+def test_those_whom_nobody_knows_take_no_place_of_those_who_are_known(server, robot):
+    """They may watch health; from two addresses they have more streams than there may be."""
+    watch = http2.call("/grpc.health.v1.Health/Watch")
+    with contextlib.ExitStack() as strangers:
+        for address in ("127.0.0.1", "127.0.0.2"):
+            connection = socket.create_connection(
+                ("127.0.0.1", int(server.address.rpartition(":")[2])), 10, (address, 0)
+            )
+            strangers.enter_context(connection)
+            connection.sendall(http2.PREFACE + http2.window(65535))
+            for stream in range(1, 17, 2):
+                connection.sendall(http2.headers(stream, watch) + http2.message(stream, b""))
+        time.sleep(0.5)
+        assert list(robot.ActStream(iter([]), timeout=10)) == []
+
+
+def test_one_who_reads_no_answers_of_reflection_is_not_waited_for(server):
+    """It repeats what it was asked, however long that was."""
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    request = reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 30_000)
+    with http2.connected(server.address) as connection:
+        connection.sendall(http2.PREFACE + http2.window(0))
+        connection.sendall(http2.headers(1, http2.call(path)))
+        connection.sendall(http2.message(1, request.SerializeToString()))
+        assert http2.ends_stream(connection, 1, 10)
 
 
 # ── connections ──────────────────────────────────────────────────────────────────────────────────

@@ -99,7 +99,18 @@ def test_text_shows_the_exception_below(capsys):
         logger.exception("A call failed.")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].endswith("A call failed.")
-    assert lines[-1] == "ValueError: too odd"
+    assert lines[-1] == "    ValueError: too odd"
+
+
+def test_what_an_exception_quotes_starts_no_line_either(capsys):
+    logs.configure("info", "text")
+    try:
+        raise ValueError("got a\n2026-01-01T00:00:00Z ERROR forged\x1b[2J")
+    except ValueError:
+        logger.exception("A call failed.")
+    _, *below = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("    ") for line in below)
+    assert below[-1].endswith(r"ERROR forged\x1b[2J")
 
 
 def test_levels_are_ours_and_others_only_warn(capsys):

@@ -20,6 +20,7 @@ from bigserve.bounds import Bounds
 from bigserve.calls import Calls
 from bigserve.convert import write_array
 from bigserve.core import Core
+from bigserve.errors import InvalidRequest
 from bigserve.metrics import Metrics
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator
@@ -94,7 +95,7 @@ class Offered:
     def __getattr__(self, name: str) -> Any:
         method = self._service.methods_by_name[name]
         serve = getattr(self._servicer, name)
-        handler: Any = self._calls.handler(method, serve, self._calls.identify)
+        handler: Any = self._calls.handler(method, serve, self._calls.identify, self._calls._bounds)
 
         async def call(request: Any, context: Context) -> Any:
             try:
@@ -266,6 +267,22 @@ async def test_what_the_core_refuses_has_its_code_and_metadata(serving):
         assert (await fail(service.Start, wire.StartRequest()))[0] == grpc.StatusCode.UNAVAILABLE
         reply = await service.Act(one_step("a", 0), Context(remaining=60.0))
         assert not reply.errors
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "𝔵"])
+@run
+async def test_what_is_said_of_an_error_fits_into_metadata(serving, monkeypatch, letter):
+    """Whatever it quotes: clients take 8 kB, in which a byte may take three."""
+    async with serving() as core:
+
+        def refuse(*_: Any) -> None:
+            raise InvalidRequest(20_000 * letter)
+
+        monkeypatch.setattr(core.models, "choose", refuse)
+        service = service_of(core)
+        code, text, _ = await fail(service.Describe, wire.DescribeRequest(model="x"))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert letter in text and 1900 < len(text.encode()) < 2100
 
 
 @run
