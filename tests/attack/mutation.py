@@ -1,7 +1,9 @@
 """What attacks on files share: damage that fits any file, and the judge."""
 
 import collections
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from progress import Progress
@@ -41,6 +43,31 @@ def pick(rng: np.random.Generator, mutations: Mapping[Mutation, int]) -> Mutatio
     """One of them, by their weights."""
     weights = np.array(list(mutations.values()), float)
     return list(mutations)[rng.choice(len(mutations), p=weights / weights.sum())]
+
+
+class Peak:
+    """The most memory that one attempt took, of those that are traced: one in so many.
+
+    To be traced makes an attempt three or four times as long.
+    """
+
+    def __init__(self, every: int):
+        self.most = self._number = 0
+        self._every = every
+
+    @contextlib.contextmanager
+    def traced(self) -> Iterator[None]:
+        """An attempt."""
+        self._number += 1
+        if self._number % self._every:
+            yield
+            return
+        tracemalloc.start()
+        try:
+            yield
+        finally:
+            self.most = max(self.most, tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
 
 
 def judge(
