@@ -62,6 +62,7 @@ class _Handler(wsgiref.simple_server.WSGIRequestHandler):
 @final
 class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
     daemon_threads = True
+    request_queue_size = 64  # with the 5 of the library, who connects may wait for a second
 
     def __init__(self, host: str, port: int, patience: float):
         self.address_family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

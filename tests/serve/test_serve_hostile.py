@@ -261,6 +261,16 @@ async def test_a_stream_whose_replies_are_not_read_ends(server):
     assert "must be read within 2 s" in text
 
 
+def test_a_stream_of_which_nothing_at_all_is_read_ends(server):
+    """Not even what comes before its first reply; so the write that is given up is the first."""
+    request = pb.ActRequest(episode_ids=["x"], steps=[0]).SerializeToString()
+    with http2.connected(server.address) as connection:
+        connection.sendall(http2.PREFACE + http2.window(0))
+        connection.sendall(http2.headers(1, http2.call(STREAM, HOSTILE)))
+        connection.sendall(http2.message(1, request))
+        assert http2.ends_stream(connection, 1, 10)
+
+
 def test_streams_are_counted_by_caller(server, robot):
     with http2.connected(server.address) as connection:
         connection.sendall(http2.PREFACE + http2.window(65535))
