@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ import http2
 import pytest
 from cores import run
 from grpc_reflection.v1alpha import reflection_pb2
+from hostile import HOSTILE, LEAVER, ROBOT, STREAM, call_raw, end_of, raw_stream, resident
 from launch import QUICK, TIGER, Server, serving
 from wire import channel_to, failure
 
 from bigproto.v1 import policy_pb2 as pb
 from bigproto.v1 import policy_pb2_grpc
 
-ROBOT, HOSTILE, LEAVER = (f"{name}-0123456789abcdef" for name in ("robot", "hostile", "leaver"))
-STREAM = "/bigproto.v1.Policy/ActStream"
 GARBAGE = b"\xff" * 10
 UNARY = [
     f"/bigproto.v1.{service}/{method}"
@@ -81,36 +79,6 @@ def robot(server: Server) -> Iterator[policy_pb2_grpc.PolicyStub]:
     """A well-behaved client."""
     with channel_to(server.address, token=ROBOT) as channel:
         yield policy_pb2_grpc.PolicyStub(channel)
-
-
-def call_raw(server: Server, path: str, data: bytes, token: str | None = ROBOT) -> Any:
-    """The error that a call with these bytes ends in."""
-    with channel_to(server.address, token=token) as channel, pytest.raises(grpc.RpcError) as got:
-        channel.unary_unary(path)(data, timeout=10)
-    return got.value
-
-
-@contextlib.asynccontextmanager
-async def raw_stream(server: Server, token: str) -> AsyncIterator[Any]:
-    """An ActStream of bytes, on a connection of its own."""
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-    async with grpc.aio.insecure_channel(server.address, options=options) as channel:
-        metadata = (("authorization", f"Bearer {token}"),)
-        yield channel.stream_stream(STREAM)(metadata=metadata, timeout=30)
-
-
-def resident(server: Server) -> int:
-    """Bytes of memory that the server has."""
-    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-async def end_of(call: Any) -> tuple[grpc.StatusCode, str]:
-    """How a stream ends, after the replies that still come."""
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        while await call.read() is not grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
-            pass
-    return await call.code(), await call.details()
 
 
 # ── what cannot be decoded ───────────────────────────────────────────────────────────────────────
@@ -205,6 +173,18 @@ def test_messages_that_are_refused_are_not_kept(server, robot):
                         next(channel.stream_stream(STREAM)(iter([data]), timeout=10))
                 error: Any = got.value
                 assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert resident(server) - before < 100_000_000
+
+
+def test_what_is_compressed_may_unpack_to_no_more_than_any_message(server):
+    """200 MB of zeros, which come as 0.2 MB."""
+    data, before = bytes(200_000_000), resident(server)
+    with channel_to(server.address, token=HOSTILE) as channel:
+        with pytest.raises(grpc.RpcError) as got:
+            call = channel.unary_unary(UNARY[3])
+            call(data, timeout=30, compression=grpc.Compression.Gzip)
+    error: Any = got.value
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert resident(server) - before < 100_000_000
 
 
