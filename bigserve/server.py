@@ -24,7 +24,8 @@ from bigserve.config import ServerConfig, is_loopback
 from bigserve.core import Core
 from bigserve.errors import ConfigError
 from bigserve.health import Health, Reflection
-from bigserve.metrics import LoadedModel, Metrics, MetricsServer
+from bigserve.metrics import LoadedModel, Metrics
+from bigserve.scrapes import MetricsServer
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator, Tokens, read_seal_key, server_credentials
 from bigserve.service import AdminService, PolicyService
