@@ -33,7 +33,7 @@ test-slow: $(DEV)  ## Run the slow tests
 	@$(BIN)/pytest -m slow
 
 attack: $(DEV)  ## Attack what takes bytes from strangers, for hours: calls and files
-	@BIG_ATTACK=long $(BIN)/pytest tests/attack --attack-calls 1000000
+	@$(BIN)/pytest -s tests/attack --attack-calls 1000000 --attack-files 100000
 
 check: $(DEV) check-proto  ## Check format, lint, types and generated code
 	@$(BIN)/ruff format --check

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bigtrain import IRLConfig, demonstrate, envs, exact
-from bigtrain.finite.inference import FiniteInference
+from bigtrain.finite import FiniteInference
 from bigtrain.reward import expert_data, irl
 
 STEPS = (100, 300, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000)

@@ -28,9 +28,9 @@ from bigtrain import CostOfExploration, Fixed, TabularCMDP, demonstrate, envs, e
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.evaluate import Regret
 from bigtrain.exploration import predictive_reward
+from bigtrain.finite import exploration_pairs, never_exploring_value
 from bigtrain.finite.envs.tiger_treasure import LISTEN, S0, ST
-from bigtrain.finite.evaluation import exploration_pairs, never_exploring_value
-from bigtrain.phases.learn import learn_policy
+from bigtrain.phases import learn_policy
 
 K = 0.5
 BOUND = 0.01

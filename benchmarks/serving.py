@@ -33,8 +33,8 @@ from bigproto.v1 import policy_pb2 as wire
 from bigproto.v1 import policy_pb2_grpc
 from bigtrain import demonstrate, envs, solve
 from bigtrain.bundle import save_bundle
-from bigtrain.finite.inference import FiniteInference
-from bigtrain.learning.networks import NetworkConfig
+from bigtrain.finite import FiniteInference
+from bigtrain.learning import NetworkConfig
 from bigtrain.policy import NetworkPolicy, PolicyConfig, ValueNetwork
 
 UNITS = 64

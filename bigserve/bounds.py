@@ -3,8 +3,9 @@
 Bytes are those of requests that are not answered yet, and of replies that are not written yet; a
 client that reads no replies holds them. They are counted for each stream or single call, for its
 caller and for the server. Beyond any of the three a stream is read from no more until there is
-room. Lest anybody come to a standstill by what others hold, a call that holds nothing goes on as
-long as the server has room, and a caller that holds nothing goes on in any case, by one message.
+room, and other calls are refused. Lest anybody come to a standstill by what others hold, a stream
+that holds nothing goes on as long as the server has room, and a caller that holds nothing goes on
+in any case, by one message.
 """
 
 import asyncio
@@ -60,7 +61,9 @@ class Holding:
             return True
         if self._server.is_full:
             return False
-        return not self.held or (self.held < self._most and not self._caller.is_full)
+        if self._streams and not self.held:
+            return True
+        return self.held < self._most and not self._caller.is_full
 
     def hold(self, count: int) -> None:
         """Counts bytes in or, below 0, out; for a call that is over it does nothing."""
@@ -87,10 +90,12 @@ class Holding:
     def check_room(self) -> None:
         """Raises unless one more message may be taken in at once."""
         if not self.has_room:
-            limits = self._bounds.limits
+            limits, server = self._bounds.limits, self._server.is_full
+            most = limits.max_held_bytes if server else limits.max_held_bytes_per_caller
             raise LimitReached(
-                f"Replies that wait to be read must have less than {limits.max_held_bytes} bytes "
-                "before the server takes in more. Read them, or try again.",
+                f"What {'all callers' if server else 'one caller'} asked for and have not read "
+                f"must have less than {most} bytes before the server takes in more. Read replies, "
+                "or try again.",
                 retry_after=_PATIENCE,
             )
 

@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc.aio import EOF  # pyright: ignore[reportAttributeAccessIssue]: generated at run time
 
 from bigserve.bounds import Bounds, Holding
-from bigserve.errors import CallError, InvalidRequest, Late, Unauthenticated
+from bigserve.errors import CallError, InvalidRequest, Late, LimitReached, Unauthenticated
 from bigserve.logs import incident
 from bigserve.metrics import Metrics
 from bigserve.security import Authenticator, Caller
@@ -46,10 +46,11 @@ class Call:
         holding: Holding,
         authenticator: Authenticator,
         kind: type[Message],
+        stall: float,
     ):
         self.context, self.caller, self.holding = context, caller, holding
         self._authenticator, self._seen = authenticator, authenticator.refresh()
-        self._kind = kind
+        self._kind, self._stall = kind, stall
 
     @property
     def remaining(self) -> float:
@@ -80,8 +81,15 @@ class Call:
     async def write(self, reply: Message) -> None:
         """Writes one of several replies, and waits until it is on its way."""
         data = reply.SerializeToString()
+        await self.holding.room()
         self.holding.hold(len(data))
-        await self.context.write(data)
+        try:
+            async with asyncio.timeout(self._stall):
+                await self.context.write(data)
+        except TimeoutError:
+            raise LimitReached(
+                f"A reply must be read within {self._stall:g} s, and one was not. Call again."
+            ) from None
         self.holding.hold(-len(data))
 
     def check_caller(self) -> None:
@@ -99,6 +107,8 @@ class Calls:
 
     def __init__(self, authenticator: Authenticator, bounds: Bounds, metrics: Metrics):
         self._authenticator, self._bounds, self._metrics = authenticator, bounds, metrics
+        # Apart, so that those whom nobody knows cannot take the place of those who are known.
+        self._strangers = Bounds(bounds.limits)
         self.identify = authenticator.identify
         self._seconds = bounds.limits.message_timeout
 
@@ -112,9 +122,10 @@ class Calls:
     ) -> None:
         """Offers those methods of a service, given by its descriptor, that the servicer has; if
         `open_to_all`, also to those whom nobody knows."""
+        bounds = self._strangers if open_to_all else self._bounds
         identify = self._guess if open_to_all else self.identify
         handlers = {
-            method.name: self.handler(method, getattr(servicer, method.name), identify)
+            method.name: self.handler(method, getattr(servicer, method.name), identify, bounds)
             for method in service.methods
             if hasattr(servicer, method.name)
         }
@@ -122,7 +133,7 @@ class Calls:
         server.add_generic_rpc_handlers((generic,))
 
     def handler(
-        self, method: Any, serve: Any, identify: Callable[[Any], Caller]
+        self, method: Any, serve: Any, identify: Callable[[Any], Caller], bounds: Bounds
     ) -> grpc.RpcMethodHandler:
         """What gRPC is to do with calls of a method."""
         kind, name = GetMessageClass(method.input_type), method.name
@@ -141,11 +152,11 @@ class Calls:
             await serve(call)
 
         async def answer_one(_: Any, context: Any) -> bytes:
-            enter = functools.partial(self._bounds.enter, streams=False)
+            enter = functools.partial(bounds.enter, streams=False)
             return await self._answer(name, kind, identify, enter, reply, context)
 
         async def answer_all(_: Any, context: Any) -> None:
-            enter = functools.partial(self._bounds.enter, streams=True)
+            enter = functools.partial(bounds.enter, streams=True)
             await self._answer(name, kind, identify, enter, converse, context)
 
         if method.client_streaming or method.server_streaming:
@@ -167,7 +178,8 @@ class Calls:
             caller = identify(context)
             holding = enter(caller.name)
             context.add_done_callback(lambda _: holding.leave())
-            return await work(Call(context, caller, holding, self._authenticator, kind))
+            stall = self._bounds.limits.stall_timeout
+            return await work(Call(context, caller, holding, self._authenticator, kind, stall))
         except CallError as error:
             code, text = error.code, shorten(str(error))
             context.set_trailing_metadata(error.metadata)

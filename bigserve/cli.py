@@ -4,9 +4,10 @@ import contextlib
 import importlib.metadata
 import io
 import re
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, final
@@ -59,9 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "Anybody who reaches %s may call: there are neither tokens nor client roots.",
                 config.listen,
             )
-        from bigserve.server import run  # brings JAX, which takes long to import
+        with _ignoring_hangups():
+            from bigserve.server import run  # brings JAX, which takes long to import
 
-        run(models, config)
+            run(models, config)
     except SystemExit as end:  # of help and of misused flags, by tyro
         return int(end.code or 0)
     except KeyboardInterrupt:
@@ -119,6 +121,19 @@ def parse_models(files: Sequence[str]) -> dict[str, Path]:
             )
         models[name] = path
     return models
+
+
+@contextlib.contextmanager
+def _ignoring_hangups() -> Iterator[None]:
+    """A block in which SIGHUP does not end the process before the server listens for it.
+
+    What it asks to be read again is not read until then.
+    """
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, former)
 
 
 def _describe(error: Exception) -> str:

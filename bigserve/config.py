@@ -51,7 +51,7 @@ class LimitsConfig:
     max_items: int = 1024
     """Steps or episodes in one message."""
 
-    max_message_bytes: int = 16 * 2**20
+    max_message_bytes: int = 4 * 2**20
     """Bytes in one message."""
 
     max_queued_steps: int = 8192

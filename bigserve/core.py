@@ -279,8 +279,9 @@ class Core:
         if record.next_step >= tombstone.next_step:
             return None
         message = (
-            f"Episode {record.id!r} must come back as it left, at step {tombstone.next_step}, or "
-            f"later, got an export from step {record.next_step}. Import the newer one."
+            f"Episode {quoted(record.id)} must come back as it left, at step "
+            f"{tombstone.next_step}, or later, got an export from step {record.next_step}. Import "
+            "the newer one."
         )
         return fault._replace(message=message)
 

@@ -92,7 +92,7 @@ class JSONLines(logging.Formatter):
 
 @final
 class TextLines(logging.Formatter):
-    """Time, level, message and the extra fields; below it the exception, if there is one."""
+    """Time, level, message and the extra fields; below it, set in, the exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = [
@@ -102,7 +102,8 @@ class TextLines(logging.Formatter):
         line = " ".join([_time(record), f"{record.levelname:7}", record.getMessage(), *fields])
         line = line.translate(_VISIBLE)
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            lines = self.formatException(record.exc_info).splitlines()
+            line = "\n".join([line, *(f"    {one.translate(_VISIBLE)}" for one in lines)])
         return _blot(line)
 
 

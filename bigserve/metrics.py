@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -20,9 +20,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-
-from bigserve.config import split_address
-from bigserve.errors import ConfigError
 
 # 50 microseconds to 10 seconds, in steps of 1, 2, 5.
 _SECONDS = [
@@ -135,13 +132,13 @@ class Metrics(Collector):
         yield _count("episodes_started", "Episodes started.", self._started, "model")
         yield _count("episodes_closed", "Episodes closed.", self._closed, "model", "reason")
         yield _count("steps", "Steps answered or refused.", self._steps, "model", "result")
-        yield _spread("batch_size", "Steps in a batch.", sizes, "model")
+        yield _histogram("batch_size", "Steps in a batch.", sizes, "model")
         yield _count("batch_padding", "Rows computed in vain.", self._padding, "model")
         about = "Time from arrival to the start of the batch."
-        yield _spread("queue_seconds", about, queues, "model")
-        yield _spread("compute_seconds", "Time a batch took.", computes, "model")
+        yield _histogram("queue_seconds", about, queues, "model")
+        yield _histogram("compute_seconds", "Time a batch took.", computes, "model")
         yield _count("requests", "Calls answered.", self._requests, "method", "code")
-        yield _spread("request_seconds", "Time a call took.", self._seconds, "method")
+        yield _histogram("request_seconds", "Time a call took.", self._seconds, "method")
 
 
 def _count(
@@ -153,7 +150,7 @@ def _count(
     return family
 
 
-def _spread(
+def _histogram(
     name: str, about: str, tallies: Mapping[str, _Histogram], label: str
 ) -> HistogramMetricFamily:
     family = HistogramMetricFamily(f"bigserve_{name}", about, labels=[label])
@@ -186,28 +183,3 @@ class _Watch(Collector):
         for model in self.models():
             models.add_metric([model.name, model.version, str(model.current).lower()], 1)
         yield models
-
-
-@final
-class MetricsServer:
-    """Answers Prometheus over HTTP, on a thread of its own, from birth until `close`."""
-
-    def __init__(self, metrics: Metrics, listen: str):
-        host, port = split_address("metrics_listen", listen)
-        try:
-            self._server, self._thread = start_http_server(port, host, metrics.registry)
-        except OSError as error:
-            raise ConfigError(
-                f"`metrics_listen` must be an address that is free, got {listen}: {error.strerror}."
-            ) from None
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one asked for, or for 0 the one it got."""
-        return self._server.server_port
-
-    def close(self) -> None:
-        """Stops answering, and frees the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -24,7 +24,8 @@ from bigserve.config import ServerConfig, is_loopback
 from bigserve.core import Core
 from bigserve.errors import ConfigError
 from bigserve.health import Health, Reflection
-from bigserve.metrics import LoadedModel, Metrics, MetricsServer
+from bigserve.metrics import LoadedModel, Metrics
+from bigserve.scrapes import MetricsServer
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator, Tokens, read_seal_key, server_credentials
 from bigserve.service import AdminService, PolicyService
@@ -54,17 +55,17 @@ def run(models: Mapping[str, Path], config: ServerConfig) -> None:
 
 
 async def _run(models: Mapping[str, Path], config: ServerConfig) -> None:
-    loop, told, hurried = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop, stopping, hurried = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
-    def tell() -> None:
-        (hurried if told.is_set() else told).set()  # a second signal ends it at once
+    def stop() -> None:
+        (hurried if stopping.is_set() else stopping).set()  # a second signal ends it at once
 
     server = Server(models, config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell)
+        loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     await server.start()
-    await told.wait()
+    await stopping.wait()
     await server.stop(hurried)
 
 

@@ -16,6 +16,7 @@ from bigtrain.finite import (
     FiniteRoute,
     SolveConfig,
     TabularCMDP,
+    Task,
     Transitions,
     demonstrate,
     evaluate_exactly,
@@ -42,7 +43,6 @@ from bigtrain.problem import (
     Discrete,
     HostSimulator,
     Simulator,
-    Task,
     Trajectories,
 )
 from bigtrain.result import FitResult
@@ -50,12 +50,13 @@ from bigtrain.reward import InferenceConfig, IRLConfig
 from bigtrain.runs import Event
 
 __all__ = [
+    "CMDP",
+    "NO_ACTION",
     "ActionSpace",
     "Actor",
     "BayesRLConfig",
     "BeliefConfig",
     "BeliefInfo",
-    "CMDP",
     "Categorical",
     "Contexts",
     "CostOfExploration",
@@ -75,7 +76,6 @@ __all__ = [
     "KPrior",
     "LearnedPolicy",
     "MaximumEntropy",
-    "NO_ACTION",
     "Simulator",
     "SolveConfig",
     "TabularCMDP",

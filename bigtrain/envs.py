@@ -5,26 +5,18 @@ from typing import Any
 
 from bigtrain.errors import CMDPError
 from bigtrain.finite import TabularCMDP
-from bigtrain.finite.envs import (
-    crossroads,
-    detour,
-    lighthouse,
-    poisoned_doors,
-    three_state,
-    tiger_maze,
-    tiger_treasure,
-)
+from bigtrain.finite import envs as finite
 
 __all__ = ["describe", "make", "names", "options"]
 
 _REGISTRY = {
-    "tiger-treasure": tiger_treasure,
-    "detour": detour,
-    "tiger-maze": tiger_maze,
-    "three-state": three_state,
-    "crossroads": crossroads,
-    "poisoned-doors": poisoned_doors,
-    "lighthouse": lighthouse,
+    "tiger-treasure": finite.tiger_treasure,
+    "detour": finite.detour,
+    "tiger-maze": finite.tiger_maze,
+    "three-state": finite.three_state,
+    "crossroads": finite.crossroads,
+    "poisoned-doors": finite.poisoned_doors,
+    "lighthouse": finite.lighthouse,
 }
 
 

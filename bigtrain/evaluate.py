@@ -36,9 +36,9 @@ class Evaluation(NamedTuple):
     """What episodes of a policy bring.
 
     An episode succeeds when it meets a goal before any failure, and is unfinished when it meets
-    neither. `exploring` counts steps in exploration states. What a problem does not define is
-    None. Standard errors are over seeds where there are several, otherwise over episodes; exact
-    results have none.
+    neither. `exploring` counts steps in exploration states, or those that take an exploration
+    action there where a problem names such. What a problem does not define is None. Standard errors
+    are over seeds where there are several, otherwise over episodes; exact results have none.
     """
 
     total_return: Estimate
@@ -51,7 +51,8 @@ class Evaluation(NamedTuple):
 class Regret(NamedTuple):
     """How far a policy's value is from the Bayes-optimal one.
 
-    `normalised` is 0 for the best policy and 1 for the best one that never explores. It is None
+    `normalised` is 0 for the best policy and 1 for the best one that never explores: that never
+    enters an exploration state or, where certain actions explore, never takes them. It is None
     where exploring cannot be avoided, and infinite where it brings nothing and yet value is lost.
     """
 
@@ -85,10 +86,12 @@ def evaluate(
     goal: States | None = None,
     failure: States | None = None,
     exploring: States | None = None,
+    exploring_actions: Sequence[int | str] | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes of `horizon` steps for each seed.
 
-    What is not given is taken from the problem's `task`, if it has one.
+    What is not given is taken from the problem's `task`, if it has one. In the states `exploring`
+    any action explores, unless `exploring_actions` say which.
     """
     for name, value in (("episodes", episodes), ("horizon", horizon)):
         if value < 1:
@@ -96,7 +99,7 @@ def evaluate(
     seeds = [seed] if isinstance(seed, int) else list(seed)
     if not seeds:
         raise ConfigError("`seed` must be a number or a sequence of them, got an empty one.")
-    given = _resolve(cmdp, reward, goal, failure, exploring)
+    given = _resolve(cmdp, reward, goal, failure, exploring, exploring_actions)
     actor = PolicyActor(cmdp, policy) if isinstance(policy, Policy) else policy
     totals = [
         _total(
@@ -117,13 +120,18 @@ def _resolve(
     goal: States | None,
     failure: States | None,
     exploring: States | None,
+    exploring_actions: Sequence[int | str] | None,
 ) -> tuple[Any, ...]:
-    """The reward and the three kinds of states as functions; the task's where none is given."""
+    """The reward and the three kinds of states as functions, and the exploring actions by number;
+    the task's where none is given."""
     task = cmdp.task
     if reward is None:
         if task is None:
             raise ConfigError("`reward` must be given: this problem has no task to take it from.")
         reward = task.reward
+    if exploring is None:
+        check_no_actions(exploring_actions)
+        exploring_actions = getattr(task, "exploration_actions", None)
     if task is not None:
         goal = task.goal_states if goal is None else goal
         failure = task.failure_states if failure is None else failure
@@ -133,12 +141,29 @@ def _resolve(
     elif not callable(reward):
         reward = cmdp.tabulate(reward)
     kinds = (goal, failure, exploring)
-    return reward, *(None if states is None else cmdp.mark(states) for states in kinds)
+    marked = (None if states is None else cmdp.mark(states) for states in kinds)
+    actions = None if exploring_actions is None else cmdp.action_indices(exploring_actions)
+    return reward, *marked, None if actions is None else jnp.asarray(actions, jnp.int32)
+
+
+def check_no_actions(actions: Sequence[int | str] | None) -> None:
+    """Raises where actions that explore are given without the states."""
+    if actions is not None:
+        raise ConfigError(
+            "Actions that explore must come with the states where they do, "
+            f"got the actions {list(actions)} alone."
+        )
 
 
 @eqx.filter_jit
 def _total(
-    cmdp: Simulator, played: Trajectories, reward: Any, goal: Any, failure: Any, exploring: Any
+    cmdp: Simulator,
+    played: Trajectories,
+    reward: Any,
+    goal: Any,
+    failure: Any,
+    exploring: Any,
+    exploring_actions: Int[Array, " action"] | None,
 ) -> tuple[Array | None, ...]:
     """What each episode brings."""
     everywhere = lambda function: jax.vmap(jax.vmap(function))  # noqa: E731
@@ -147,7 +172,10 @@ def _total(
     discounted = (rewards * cmdp.gamma ** jnp.arange(rewards.shape[-1])).sum(-1)
     explored = None
     if exploring is not None:
-        explored = everywhere(exploring)(played.states)[:, :-1].sum(-1)
+        explores = everywhere(exploring)(played.states)
+        if exploring_actions is not None:
+            explores &= jnp.isin(played.actions, exploring_actions)
+        explored = explores[:, :-1].sum(-1)
     if goal is None:
         return total, discounted, None, None, explored
     reached = everywhere(goal)(played.states)

@@ -13,7 +13,7 @@ from bigtrain.belief import BeliefConfig, InferenceModel
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, PredictiveReward, check_settings
-from bigtrain.finite.exact import BayesConfig
+from bigtrain.finite import BayesConfig
 from bigtrain.phases import (
     InferredReward,
     check_seeds,

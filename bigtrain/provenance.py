@@ -11,7 +11,7 @@ import numpy as np
 
 from bigtrain.data import Demonstrations
 from bigtrain.problem import Simulator
-from bigtrain.runs import flatten
+from bigtrain.runs import flatten_settings
 
 PACKAGES = ("big-imitation", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 
@@ -49,7 +49,7 @@ def trace(
         len(demonstrations),
         demonstrations.digest(),
         digest(cmdp),
-        flatten(settings),
+        flatten_settings(settings),
         {name: metadata.version(name) for name in PACKAGES},
     )
 

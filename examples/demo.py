@@ -24,7 +24,7 @@ import bigtrain
 from bigtrain import CostOfExploration, Demonstrations, TabularCMDP, Task, Uniform, baselines, envs
 from bigtrain.bundle import Bundle, render
 from bigtrain.evaluate import Estimate, Evaluation
-from bigtrain.finite.policies import PrivilegedPolicy
+from bigtrain.finite import PrivilegedPolicy
 from bigtrain.policy import Policy
 from bigtrain.result import FitResult
 

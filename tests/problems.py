@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bigtrain.belief import BeliefState
 from bigtrain.data import Demonstrations
-from bigtrain import Task
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.cmdp import TabularCMDP, Task
 from bigtrain.finite.inference import FiniteInference
 from bigtrain.finite.transitions import Transitions
 from bigtrain.policy import Decision, Policy

@@ -1,7 +1,8 @@
 """Simulators with known answers: what they are exactly, and demonstrations in them.
 
-Car-Flag from 40 places in ±.2, between hundredths, stays between hundredths: it is a finite problem,
-and all of it is known exactly. Foggy is a problem of one number, the log-odds, of which a fine grid knows enough.
+Car-Flag from 40 places in ±.2, between hundredths, stays between hundredths: that is a finite
+problem, all of which is known exactly. Foggy is a problem of one number, the log-odds, of which a
+fine grid knows enough.
 """
 
 import numpy as np
@@ -93,16 +94,28 @@ def foggy_values(
     grid = np.linspace(-30, 30, 3001)
     probs = 1 / (1 + np.exp(-grid))  # of the tiger being right
     ended_gold, ended_tiger = gold, tiger  # after either comes "over", worth 0
-    opened = np.stack([probs * ended_gold + (1 - probs) * ended_tiger,
-                       (1 - probs) * ended_gold + probs * ended_tiger], -1) * gamma
+    opened = (
+        np.stack(
+            [
+                probs * ended_gold + (1 - probs) * ended_tiger,
+                (1 - probs) * ended_gold + probs * ended_tiger,
+            ],
+            -1,
+        )
+        * gamma
+    )
     nodes, weights = np.polynomial.hermite_e.hermegauss(61)
     weights = weights / weights.sum()
 
     def listened(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        right = sum(w * np.interp(grid + 2 + 2 * n, grid, values)
-                    for n, w in zip(nodes, weights, strict=True))
-        left = sum(w * np.interp(grid - 2 + 2 * n, grid, values)
-                   for n, w in zip(nodes, weights, strict=True))
+        right = sum(
+            w * np.interp(grid + 2 + 2 * n, grid, values)
+            for n, w in zip(nodes, weights, strict=True)
+        )
+        left = sum(
+            w * np.interp(grid - 2 + 2 * n, grid, values)
+            for n, w in zip(nodes, weights, strict=True)
+        )
         return gamma * (probs * right + (1 - probs) * left)
 
     values = heard + opened.max(-1)

@@ -19,9 +19,18 @@ from problems import (
 )
 
 from bigtrain import envs
-from bigtrain.belief import BeliefInfo, BeliefState, Categorical, ExactInference, bayes_update
+from bigtrain.belief import (
+    AmortisedInference,
+    BeliefInfo,
+    BeliefState,
+    Categorical,
+    ExactInference,
+    bayes_update,
+    clip_log_belief,
+)
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.inference import FiniteInference, trajectory_log_evidence
+from bigtrain.learning import NetworkConfig
 from bigtrain.problem import NO_ACTION, Trajectories
 
 S0, T1, T2, TIGER, GOLD, ST = range(6)
@@ -566,3 +575,25 @@ class TestTrajectoryLogEvidence:
         )
         want = np.log(0.5) + 1000 * np.log([0.85, 0.15])
         np.testing.assert_allclose(got[0], want, rtol=1e-12)
+
+
+def test_distillation_measures_how_far_learned_beliefs_are_from_the_noted_ones():
+    """As networks see them, divided by 4 and clipped: 0 where they agree, by hand where they do
+    not."""
+    cmdp = envs.make("tiger-treasure")
+    model = AmortisedInference(
+        jax.vmap(cmdp.observe)(jnp.arange(6)),
+        context_prior=cmdp.context_prior,
+        num_actions=3,
+        config=NetworkConfig(width=8, depth=1),
+        core_width=None,
+        key=jax.random.key(0),
+    )
+    steps = rows([[S0, T1, T1, T2]], [[LISTEN, LISTEN, LISTEN]])
+    learned = model.log_beliefs(cmdp, steps)
+    agreeing = steps._replace(notes=Categorical(learned))
+    np.testing.assert_allclose(model.distillation_loss(cmdp, agreeing), 0, atol=1e-12)
+    certain = jnp.broadcast_to(jnp.array([0.0, -jnp.inf]), learned.shape)
+    want = np.mean((np.asarray(learned - clip_log_belief(certain)) / 4) ** 2)
+    found = model.distillation_loss(cmdp, steps._replace(notes=Categorical(certain)))
+    np.testing.assert_allclose(found, want, rtol=1e-6)

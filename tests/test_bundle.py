@@ -93,7 +93,8 @@ def test_a_loaded_policy_decides_the_same_to_the_last_bit(name):
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert left.dtype == right.dtype
         assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
-    assert np.isfinite(one[1].values).all()
+    knows_values = not isinstance(result.policy, MemorylessPolicy)
+    assert (np.isfinite(one[1].values) == knows_values).all()
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -137,6 +137,30 @@ def test_evaluate_without_a_problem_uses_the_inferred_reward(bundle, capsys):
     assert "10 episodes, 100 steps, by the inferred reward" in capsys.readouterr().out
 
 
+def test_actions_that_explore_count_from_fit_to_evaluate(capsys):
+    """Every episode starts in S0, where to listen is to explore and to be is not."""
+    where = ("--explore", "S0", "T1", "T2", "--explore-actions", "listen")
+    fit = ("fit", "tiger-treasure", "--method", "exact", "--restarts", "0", "--k", "0.5")
+    assert run(*fit, *where, "--out", "listen.big") == 0
+    kept = load_bundle("listen.big")
+    assert kept.measured is not None and kept.measured.regret is not None
+    assert kept.measured.regret.normalised == pytest.approx(0, abs=1e-5)
+    capsys.readouterr()
+    for played in (("--exact",), ("--episodes", "400")):
+        assert run("evaluate", "listen.big", *played, "--horizon", "30", "--json") == 0
+        found = json.loads(capsys.readouterr().out)["exploring"]
+        want = evaluate_exactly(
+            kept.policy,
+            tiger(),
+            reward=np.zeros(6),
+            horizon=30,
+            exploring=["S0", "T1", "T2"],
+            exploring_actions=["listen"],
+        ).exploring
+        assert want is not None and 1 < want.mean < 5
+        assert found["mean"] == pytest.approx(want.mean, abs=5 * (found["stderr"] or 1e-9))
+
+
 def test_inspect_prints_what_the_bundle_says(bundle, capsys):
     assert run("inspect", bundle, "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -179,6 +203,14 @@ def test_flags_reach_the_learner(learned, capsys):
     assert learned["config"].policy.num_updates == 7
     assert learned["seed"] == [4] and learned["tensorboard"]
     assert learned["directory"] == Path("x.run")
+
+
+def test_actions_that_explore_reach_the_learner(learned):
+    flags = ("--k", "0.5", "--explore", "S0", "--explore-actions", "listen", "0")
+    assert run("fit", "tiger-treasure", *flags, "--out", "x.big") == 0
+    assert learned["exploration"].indices(tiger()) == ((0,), (2, 0))
+    assert run("fit", "tiger-treasure", "--k", "0.5", "--out", "y.big") == 0
+    assert learned["exploration"].indices(tiger()) == ((1, 2), (0, 1, 2))
 
 
 def test_no_k_means_no_prior(learned):
@@ -359,6 +391,8 @@ def test_a_simulator_is_played_by_what_the_demonstrations_say(own, bundle, capsy
         ("fit detour --out x.big --k 0.5", "`--explore` must name states"),
         ("fit detour --out x.big --explore s1", "`--explore` must come with `--k`"),
         ("fit detour --out x.big --k 0.5 --explore s9", "'s9' is not the name of a state"),
+        ("fit detour --out x.big --k 0.5 --explore s1 --explore-actions fly", "'fly' is not"),
+        ("fit detour --out x.big --k 0.5 --explore-actions up", "must come with `--explore`"),
         ("fit detour --out x.big --seed 1 1", "`--seed` must be seeds that differ, got [1, 1]"),
         ("fit detour --out x.big --distributed --run y", "With `--distributed` there is no"),
         ("fit detour --out x.big --restarts 3", "must come with `--method exact`"),

@@ -595,6 +595,7 @@ class TestFiles:
             ),
             (npy("{'descr':'|O','fortran_order':False,'shape':(3,)}", b"12"), "dtype object"),
             (npy("{'descr':'what','fortran_order':False,'shape':(3,)}", b"12"), "damaged"),
+            (npy("{'descr':'<i4','fortran_order':False,'shape':(True,)}", b"1234"), "damaged"),
             (npy("{'shape':(3,)}", b"12"), "damaged"),
             (npy("{'descr':(),'fortran_order':False,'shape':(3,)}", b"12"), "damaged"),
             (npy("{'descr':('<i4',),'fortran_order':False,'shape':(3,)}", b"12"), "damaged"),
@@ -623,6 +624,18 @@ class TestFiles:
         path.write_bytes(content[: entry + 24] + huge + content[entry + 28 :])
         with pytest.raises(DemonstrationError, match="`actions.npy` claims 4294901760 bytes"):
             Demonstrations.load(path)
+
+    @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+    def test_members_are_packed_as_numpy_packs_them(self, tmp_path, kind):
+        """Others take as much memory as they say, before anything is unpacked."""
+        make().save(tmp_path / "demos.npz")
+        with zipfile.ZipFile(tmp_path / "demos.npz") as archive:
+            members = {info.filename: archive.read(info) for info in archive.infolist()}
+        with zipfile.ZipFile(tmp_path / "demos.npz", "w", kind) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        with pytest.raises(DemonstrationError, match="`format.npy` must be stored or deflated"):
+            Demonstrations.load(tmp_path / "demos.npz")
 
     def test_a_field_must_be_there_once(self, tmp_path):
         make().save(tmp_path / "demos.npz")

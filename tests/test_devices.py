@@ -13,20 +13,19 @@ LEARN = textwrap.dedent(
     import json, sys
     import jax, numpy as np
     from bigtrain import bayes_rl, envs
-    from bigtrain.bayes_rl import BayesRLConfig, RolloutConfig, learner as learning
-    from bigtrain.bayes_rl.learn import make_learner
-    from bigtrain.bayes_rl.rewards import prepare
-    from bigtrain.networks import NetworkConfig
+    from bigtrain.bayes_rl import BayesRLConfig, RolloutConfig
+    from bigtrain.learning import NetworkConfig, advance
+    from bigtrain.phases import init_policies, route
     from bigtrain.policy import PolicyConfig
 
     env = envs.make("tiger-treasure")
     model = PolicyConfig(network=NetworkConfig(width=16), belief=sys.argv[1])
-    lanes = RolloutConfig(num_environments=16, horizon=8, batch_size=16, hyperstate_batch_size=32)
-    config = BayesRLConfig(model=model, lanes=lanes, num_iterations=4, num_updates=2)
-    rewards, numbers = prepare(env, [env.task.reward], [1e-3], None)
-    ready = make_learner(env, rewards, config)
-    states = learning.init_members(ready, jax.numpy.stack([jax.random.key(0)]))
-    states, metrics = learning.learn_features(ready, states, numbers, 4)
+    rollout = RolloutConfig(num_environments=16, horizon=8, batch_size=16, hyperstate_batch_size=32)
+    config = BayesRLConfig(model=model, rollout=rollout, num_iterations=4, num_updates=2)
+    chosen = route(env)
+    rewards, members = chosen.rewards([env.task.reward], [1e-3], None)
+    learner, (stage, *_) = chosen.learner(chosen.exact_inference(), rewards, config)
+    states, metrics = advance(stage, init_policies(learner, [0]), members, 4)
     spread = {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(states.average)}
     leaves = [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(states.average)]
     print(json.dumps([jax.device_count(), max(spread), leaves, np.asarray(metrics.loss).tolist()]))

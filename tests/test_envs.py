@@ -10,8 +10,7 @@ from problems import dense, kaelbling_tiger
 
 from bigtrain import envs
 from bigtrain.errors import BigTrainError, CMDPError
-from bigtrain import Task
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.cmdp import TabularCMDP, Task
 
 DEFAULT_MAP = ["#####", "#...#", "L.S.R", "#.x.#", "#####"]
 WALLED_MAP = ["########", "#..#...#", "L.S#.#.R", "#..x.#.#", "########"]

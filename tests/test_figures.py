@@ -20,8 +20,7 @@ from bigtrain import CostOfExploration, Fixed, Uniform, demonstrate, envs, figur
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import PredictiveReward
 from bigtrain.figures import draw_beliefs, draw_learning, draw_reward, save_figures
-from bigtrain import Task
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.cmdp import TabularCMDP, Task
 from bigtrain.finite.policies import MemorylessPolicy
 from bigtrain.result import FitResult
 from bigtrain.runs import Event

@@ -1,12 +1,14 @@
 """What holds for the project as a whole: imports, files, dependencies, the wire contract."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -166,12 +168,54 @@ def read_pins(name: str) -> dict[str, Version]:
     }
 
 
+def read_project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
 def read_dependencies() -> list[Requirement]:
     """All that pyproject.toml asks for, but the project itself."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    lines = project["dependencies"] + [line for extra in extras for line in extra]
+    project = read_project()
+    lines = project["dependencies"] + [
+        line for extra in project["optional-dependencies"].values() for line in extra
+    ]
     return [r for r in map(Requirement, lines) if r.name != project["name"]]
+
+
+def read_base() -> list[Requirement]:
+    """What the client asks for."""
+    return read_dependencies()[: len(read_project()["dependencies"])]
+
+
+def bounds_of(requirement: Requirement) -> tuple[Version, Version] | None:
+    """The lower bound and the upper one, where there are these and nothing else."""
+    found = {part.operator: Version(part.version) for part in requirement.specifier}
+    if len(requirement.specifier) != 2 or set(found) != {">=", "<"}:
+        return None
+    return found[">="], found["<"]
+
+
+def flaw_of_bounds(
+    requirement: Requirement, pins: Mapping[str, Version], *, base: bool
+) -> str | None:
+    """What lets in a version that no test has run with, or keeps out the one that they run with.
+
+    Up to the next major version releases are taken to work alike, and below 1.0 up to the next
+    minor one. Only the base install may go below the pin: another test runs with its floors.
+    """
+    name, pin = requirement.name, pins.get(canonicalize_name(requirement.name))
+    if pin is None:
+        return f"`{name}` has no pin."
+    if (bounds := bounds_of(requirement)) is None:
+        return f"`{name}` must have one lower bound by >= and one upper bound by <."
+    lower, upper = bounds
+    if not lower <= pin < upper:
+        return f"The pin of `{name}`, {pin}, must lie in {requirement.specifier}."
+    if lower < pin and not base:
+        return f"`{name}` must start from its pin, {pin}: with {lower} no test has run."
+    most = Version(f"{pin.major + 1}" if pin.major else f"0.{pin.minor + 1}")
+    if upper > most:
+        return f"`{name}` must end at {most} or before: with what follows no test has run."
+    return None
 
 
 @pytest.mark.parametrize("name", PINS)
@@ -182,12 +226,64 @@ def test_pins_are_names_and_versions_only(name):
         assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.]*", line), line
 
 
+@pytest.mark.parametrize("requirement", read_dependencies(), ids=str)
+def test_bounds_let_in_what_was_tested(requirement):
+    base = requirement in read_base()
+    flaw = flaw_of_bounds(requirement, read_pins("constraints.txt"), base=base)
+    assert flaw is None, flaw
+
+
+@pytest.mark.parametrize(
+    ("line", "flaw"),
+    [
+        ("young>=0.10.2,<0.11", None),
+        ("young[extra]>=0.10.2,<0.10.9", None),
+        ("grown>=3.1.4,<4", None),
+        ("grown>=3.1.4,<3.2", None),
+        ("Grow.n_>=3.1.4,<4", "has no pin"),
+        ("grown", "one lower bound by >= and one upper bound"),
+        ("grown>=3.1.4", "one lower bound by >= and one upper bound"),
+        ("grown<4", "one lower bound by >= and one upper bound"),
+        ("grown>=3.1.4,<=4", "one lower bound by >= and one upper bound"),
+        ("grown>=3.1.4,<4,!=3.1.9", "one lower bound by >= and one upper bound"),
+        ("grown~=3.1", "one lower bound by >= and one upper bound"),
+        ("grown>=3.2,<4", "3.1.4, must lie in"),
+        ("grown>=2,<3", "3.1.4, must lie in"),
+        ("grown>=3.1.4,<3.1.4", "3.1.4, must lie in"),
+        ("grown>=3.1.3,<4", "must start from its pin, 3.1.4: with 3.1.3"),
+        ("grown>=3.1.4,<5", "must end at 4 or before"),
+        ("grown>=3.1.4,<4.0.1", "must end at 4 or before"),
+        ("young>=0.10.2,<0.12", "must end at 0.11 or before"),
+        ("young>=0.10.2,<1", "must end at 0.11 or before"),
+    ],
+)
+def test_bounds_that_let_in_what_was_not_tested_are_found(line, flaw):
+    pins = {"grown": Version("3.1.4"), "young": Version("0.10.2")}
+    found = flaw_of_bounds(Requirement(line), pins, base=False)
+    assert found is None if flaw is None else found and flaw in found, found
+
+
+def test_only_the_base_may_start_below_the_pin():
+    pins = {"grown": Version("3.1.4")}
+    older = Requirement("grown>=2.0,<4")
+    assert flaw_of_bounds(older, pins, base=True) is None
+    assert flaw_of_bounds(older, pins, base=False)
+    assert flaw_of_bounds(Requirement("grown>=2.0,<5"), pins, base=True)
+    assert [requirement.name for requirement in read_base()] == ["grpcio", "numpy", "protobuf"]
+
+
 @pytest.mark.parametrize("requirement", read_dependencies(), ids=lambda r: r.name)
 def test_a_dependency_is_pinned_and_explained(requirement):
     pin = read_pins("constraints.txt").get(canonicalize_name(requirement.name))
     assert pin is not None, f"`{requirement.name}` has no pin in constraints.txt."
-    assert pin in requirement.specifier
-    assert f"- **{requirement.name}**: " in (ROOT / "docs" / "dependencies.md").read_text()
+    assert pin in requirement.specifier, f"{pin} is not in {requirement}."
+    told = (ROOT / "docs" / "dependencies.md").read_text().splitlines()
+    lines = [line for line in told if line.startswith(f"- **{requirement.name}**: ")]
+    assert lines, f"`{requirement.name}` has no line in docs/dependencies.md."
+    bounds = bounds_of(requirement)
+    assert bounds is not None
+    below = re.compile(rf"\*[Bb]elow {re.escape(str(bounds[1]))}\*")
+    assert any(map(below.search, lines)), f"docs/dependencies.md does not say why {requirement}."
 
 
 @pytest.mark.parametrize("name", ["grpcio", "protobuf"])
@@ -202,6 +298,37 @@ def test_generated_code_is_checked_under_the_oldest_runtime(name):
 def test_packages_come_from_where_the_user_says(name):
     text = (ROOT / name).read_text()
     assert not re.search(r"://|index-url|find-links|trusted-host", text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="numpy 1.26 has no wheels for it")
+def test_the_client_works_with_the_oldest_that_it_accepts(tmp_path):
+    """All tests of the client, in an environment with nothing but its floors and the tools."""
+    pins = read_pins("constraints.txt")
+    tools = ("gymnasium", "hypothesis", "pytest")
+    wanted = {name: pins[name] for name in tools}
+    for requirement in read_base():
+        bounds = bounds_of(requirement)
+        assert bounds is not None
+        wanted[requirement.name] = bounds[0]
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    exact = [f"{name}=={version}" for name, version in wanted.items()]
+    install = [python, "-m", "pip", "install", "--quiet", "--only-binary=:all:", *exact]
+    subprocess.run(install, check=True)
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("proto", "clients/python"))
+    found = subprocess.run(
+        [
+            *(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull),
+            *(f"--rootdir={ROOT}", "--confcutdir=tests/client", "tests/client"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stdout[-2_000:] + found.stderr[-2_000:]
+    assert re.search(r"[1-9]\d\d passed", found.stdout), found.stdout[-500:]
 
 
 @pytest.mark.slow

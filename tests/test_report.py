@@ -1,6 +1,7 @@
 """The report: it tells all that was found, as it was found, and nothing in it leaves the file."""
 
 import base64
+import functools
 import json
 import os
 import re
@@ -20,12 +21,12 @@ from bigtrain.cli.report import Report
 from bigtrain.errors import BigTrainError, CheckpointError, ConfigError
 from bigtrain.experiments import findings
 from bigtrain.experiments.findings import Cell, Claim, Findings, Picture, Table
-from bigtrain.experiments.report import compose
 from bigtrain.experiments.report.gather import gather
 from bigtrain.experiments.report.style import STYLE
 from bigtrain.experiments.report.wording import is_numeric, tell_cell, tell_size, tell_time
 
 KNOWN = experiments.names()[0]
+compose = functools.partial(experiments.compose, order=experiments.names())
 VOID = {"meta", "link", "img", "br"}
 FETCHING = {"href", "src", "srcset", "data", "poster", "action", "formaction", "xlink:href"}
 

@@ -36,9 +36,9 @@ from bigtrain import (
     policy_value,
     reward,
 )
-from bigtrain.learning.networks import NetworkConfig
+from bigtrain.learning import NetworkConfig
 from bigtrain.policy import NetworkPolicy, PolicyConfig
-from bigtrain.reward.successor import SuccessorConfig
+from bigtrain.reward import SuccessorConfig
 
 TIGER = envs.make("tiger-treasure")
 S0, T1, T2, TIGER_STATE, GOLD, ST = range(6)

@@ -1,4 +1,8 @@
-"""Policies that are networks trained to copy: from what is seen, or from the whole history."""
+"""Policies that are networks trained to copy: from what is seen, or from the whole history.
+
+π(a | o_t) = softmax(head(e_t)),  e_t = relu(trunk(enc(o_t)))           without a core  [action]
+π(a | h_t) = softmax(head(m_t)),  m_t = GRU(m_{t−1}; e_t, one-hot a_{t−1})      with one [action]
+"""
 
 from typing import NamedTuple, final
 
@@ -88,6 +92,7 @@ class ClonedPolicy(Policy):
     def step(
         self, state: CloneState, observation: Shaped[Array, "..."], previous_action: Int[Array, ""]
     ) -> tuple[CloneState, Decision]:
+        # Whatever a caller sends with the first observation of an episode does not count.
         previous = jnp.where(state.begun, previous_action, NO_ACTION)
         embedding = self.network.embed(observation)
         memory, logits = self.network.step(state.memory, embedding, previous)

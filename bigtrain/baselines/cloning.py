@@ -1,5 +1,12 @@
 """Behaviour cloning: demonstrations to the policy under which they are likeliest.
 
+    L = −1/N Σ_i Σ_j log π_φ(a_j | o_j)            or π_φ(a_j | h_j), recurrent;  N steps in all
+    φ ← φ − η ½ (1 + cos(π t / T)) Adam(∇L)
+
+What bites: with an imitation gap (section 3.1) the minimum is Σ_θ p(θ | h) π*(a | s, θ), and that
+opens some door as soon as it can. A mean over the steps of a batch would be biased, where
+trajectories have different lengths; the sum is divided by the batch's size times the mean length.
+
 A network is trained as a whole in compiled code, several seeds side by side. Finite problems can
 also be cloned by counting: see `bigtrain.finite.baselines`.
 """
@@ -19,7 +26,7 @@ from bigtrain.baselines.cloned import ClonedPolicy, CloneNetwork
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.learning import NetworkConfig
-from bigtrain.problem import NO_ACTION, Simulator, State, Trajectories
+from bigtrain.problem import NO_ACTION, Simulator, State, Trajectories, observe_all
 from bigtrain.runs import Callback, Event
 
 
@@ -85,7 +92,7 @@ def clone_network(
     keys = jnp.stack([jax.random.split(jax.random.key(number)) for number in seeds])
     networks = _start(
         keys[:, 0],
-        jax.jit(jax.vmap(cmdp.observe))(lessons.examples),
+        observe_all(cmdp, lessons.examples),
         cmdp.num_actions,
         config.network,
         config.core_width if config.recurrent else None,
@@ -133,8 +140,9 @@ class _Tally(NamedTuple):
 
 def _lessons(simulator: Simulator, demonstrations: Demonstrations) -> _Lessons:
     expert = jax.tree.map(jnp.asarray, demonstrations.trajectories(simulator))
-    mask = np.asarray(expert.mask)[:, 1:]
+    mask = np.asarray(expert.mask)[:, 1:]  # the last state of a trajectory has no action
     chosen = np.linspace(0, mask.sum() - 1, _NUM_EXAMPLES).astype(int)
+    # Evenly over all steps: networks take means and scales of observations from these.
     examples = jax.tree.map(lambda leaf: leaf[:, :-1][mask][chosen], expert.states)
     return _Lessons(expert, examples)
 
@@ -173,12 +181,14 @@ def _learn(
     def differentiate(network, key, step):
         batch = jnp.arange(num_trajectories)
         if config.batch_size < num_trajectories:
+            # By the number of the update, so that how many are one program changes nothing.
             key_batch = jax.random.fold_in(key, step)
             batch = jax.random.randint(key_batch, (config.batch_size,), 0, num_trajectories)
         return jax.grad(_loss, has_aux=True)(network, cmdp, lessons, batch)
 
     def update(step, carry):
         networks, optimiser, total = carry
+        # Seeds have networks of their own, so gradients are by `vmap`.
         gradients, tally = jax.vmap(differentiate, (0, 0, None))(networks, keys, step)
         # Adam goes by single weights, so one serves all seeds.
         changes, optimiser = _optimiser(config).update(gradients, optimiser)
@@ -203,12 +213,13 @@ def _loss(
     def predict(embeddings, actions):
         if network.core is None:
             return jax.vmap(network.head)(embeddings)
-        before = jnp.append(NO_ACTION, actions[:-1])
+        before = jnp.append(NO_ACTION, actions[:-1])  # rows are one episode each
         _, logits = jax.lax.scan(
             lambda memory, seen: network.step(memory, *seen), network.init(), (embeddings, before)
         )
         return logits
 
+    # [trajectory, step, action]; what padding gives is masked below.
     logits = jax.vmap(predict)(embeddings, actions)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, actions)
     loss = jnp.where(mask, losses, 0).sum()

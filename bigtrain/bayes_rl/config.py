@@ -10,10 +10,11 @@ from bigtrain.policy import Core, PolicyConfig
 class RolloutConfig:
     """How the simulator is used.
 
-    A lane plays episodes end to end for `horizon` steps: where a state is reached that leads to
-    itself for ever, the next episode begins. `epsilon_start` falls to `epsilon_end` over the first
-    `epsilon_fraction` of the updates. `replay_size`, `batch_size` and `settling_batch_size` count
-    lanes: how many are kept, and sampled for an update and for a round of settling.
+    A roll-out is `num_environments` rows of `horizon` steps, in which episodes lie end to end:
+    where a state is reached that leads to itself for ever, the next one begins. `epsilon_start`
+    falls to `epsilon_end` over the first `epsilon_fraction` of the iterations. `replay_size`,
+    `batch_size` and `settling_batch_size` count rows: how many are kept, and sampled for an update
+    and for a round of settling.
     `hyperstate_batch_size` counts what an update learns from where the problem is finite.
     """
 
@@ -37,7 +38,7 @@ class RolloutConfig:
                 raise ConfigError(f"`{name}` must be from 0 to 1, got {getattr(self, name)}.")
         if self.num_environments > self.replay_size:
             raise ConfigError(
-                f"`replay_size` must hold the {self.num_environments} lanes of a roll-out, "
+                f"`replay_size` must hold the {self.num_environments} rows of a roll-out, "
                 f"got {self.replay_size}."
             )
 
@@ -50,10 +51,10 @@ class BayesRLConfig:
     rate decays to 0 along a cosine over all of them if `decay`. The target network follows at
     `target_rate` an update, the averaged one, which acts in the end, at `average_rate`.
 
-    With `sweep` a finite problem's values are known for the hyperstates met, `num_hyperstates` at
-    most, by `num_sweeps` backups of all of them an iteration; the network learns these, and how
-    actions differ counts `advantage_weight` times as much as what they are worth on average: the
-    choice hangs on it, and it is small where a step matters little. Without, and in any other
+    With `sweep` a finite problem's values are known for the hyperstates visited, `num_hyperstates`
+    at most, by `num_sweeps` backups of all of them an iteration; the network learns these, and how
+    actions differ counts `advantage_weight` times as much as their mean value: the choice hangs on
+    it, and it is small where a step matters little. Without, and in any other
     problem, it learns from what followed, and then has a second stage: a round is a roll-out and a
     solve for the head, which `ridge` and `proximity` steady.
 
@@ -107,12 +108,12 @@ class BayesRLConfig:
 
 
 def paper_tiger_treasure() -> BayesRLConfig:
-    """The paper's table for tiger-treasure: gradient updates alone."""
+    """The paper's table for tiger-treasure (tab:tt_dqn_hyperparameters): gradient updates alone."""
     return _paper(horizon=50, replay_size=200_000, num_iterations=20_000)
 
 
 def paper_tiger_maze() -> BayesRLConfig:
-    """The same for tiger-maze, with a recurrent network."""
+    """The same for tiger-maze, with a recurrent network (tab:maze_dqn_hyperparameters)."""
     return _paper(horizon=40, replay_size=10_000, num_iterations=100_000, core="gru")
 
 
@@ -132,7 +133,7 @@ def _paper(
         num_updates=1,
         learning_rate=1e-4,
         decay=False,
-        target_rate=1.0,
+        target_rate=1.0,  # "target network update rate 1": the target is the network itself
         sweep=False,
         max_rounds=0,
         evaluate_every=200,

@@ -1,10 +1,23 @@
 """Phase 3's two stages, each a pure function of what was collected, of one member.
 
-A member is a seed with its numbers: a reward, a learning rate. *Values*: ε-greedy episodes, and
-gradient updates of a dueling network towards its targets; where the belief that robots get is a
-network too, it learns beside them. *Settling*, which only targets that bootstrap need: all layers
-but the last are kept, and the head is put where the expected update vanishes, with fresh episodes
-in between, and averaged over rounds.
+A member is a seed with its numbers: a reward, a learning rate. With φ the network, φ' its lagging
+copy and φ̄ the average that acts in the end, an update of the *values* stage is
+
+    φ ← φ − η_t Adam(clip(∇_φ [L_values(φ; φ') + L_belief(φ)])),     η_t = η ½ (1 + cos(π t / T))
+    φ' ← φ' + target_rate (φ − φ'),        φ̄ ← φ̄ + average_rate (φ − φ̄)
+
+with L_values the squared errors of `targets` and L_belief the distillation of the filter's belief,
+where the belief that robots get is a network too. ε falls linearly, from ε_start to ε_end.
+
+*Settling*, which only targets that bootstrap need: all layers but the last are kept, and the head
+is put where the expected update vanishes (eq. (c) of `targets`), with fresh episodes in between.
+After `PLAIN_ROUNDS` it is averaged over rounds, W ← W + 2/(k + 2) (W_solved − W) in round k.
+
+What bites:
+- The greedy policy jumps where actions tie, so the heads of single rounds never stand still. In
+  the average round k has a weight in proportion to k: the first rounds, which are bad, fade.
+- Everything is under `vmap` over members, so what differs between them must be numbers: the
+  learning rate multiplies Adam's direction instead of standing in the optimiser.
 """
 
 from typing import Any, ClassVar, NamedTuple, final
@@ -48,6 +61,7 @@ class Learner(eqx.Module):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
+        # Without a rate: `learning_rate` is a member's own, and the optimiser is shared.
         return optax.chain(
             optax.clip_by_global_norm(self.config.max_gradient_norm), optax.scale_by_adam()
         )
@@ -70,14 +84,18 @@ class Learner(eqx.Module):
         return self.config.num_iterations + rounds
 
     def learning_rate(self, member: MemberParams, step: Int[Array, ""]) -> Float[Array, ""]:
-        """The member's own, which decays along a cosine."""
+        """η_t, the member's own, which decays along a cosine; the same within an iteration."""
         if not self.config.decay:
             return member.learning_rate
         total = max(1, self.config.num_iterations)
         return member.learning_rate * optax.cosine_decay_schedule(1.0, total)(step)
 
     def epsilon(self, step: Int[Array, ""]) -> Float[Array, ""]:
-        """How much is explored, on average over environments."""
+        """ε, on average over environments: linear, then constant.
+
+        By hand, since `optax.linear_schedule` over 0 steps stays at its first value for ever, where
+        `epsilon_fraction` = 0 should mean the last.
+        """
         settings = self.config.rollout
         span = max(settings.epsilon_fraction * self.config.num_iterations, 1e-9)
         share = jnp.minimum(step / span, 1.0)
@@ -153,7 +171,7 @@ def init(learner: Learner, key: PRNGKeyArray, examples: State, like: Trajectorie
     networks = Networks(values, student)
     return LearnerState(
         networks,
-        values if learner.targets.bootstraps else None,
+        values if learner.targets.bootstraps else None,  # φ' = φ̄ = φ
         networks,
         learner.optimiser.init(eqx.filter(networks, eqx.is_array)),
         replay.init(like, config.rollout.replay_size) if learner.replays else None,
@@ -196,6 +214,7 @@ class _PolicyStage(Stage):
         mixes: Float[Array, "env action"] | None = None,
     ) -> Actor:
         learner, (num_envs, horizon, _) = self.learner, self.collection
+        # Where a finite problem has fewer states than times in a roll-out, each is encoded once.
         num_uses = num_envs * (horizon + 1)
         return ValueActor(
             learner.inference,
@@ -234,7 +253,11 @@ class ValuesStage(_PolicyStage):
         return self._actor(state.networks.values, learner.epsilon(state.step), mixes)
 
     def update(
-        self, state: LearnerState, member: MemberParams, trajectories: Trajectories, key: Array
+        self,
+        state: LearnerState,
+        member: MemberParams,
+        trajectories: Trajectories,
+        key: PRNGKeyArray,
     ) -> tuple[LearnerState, Metrics]:
         learner, config = self.learner, self.learner.config
         kept = None if state.replay is None else replay.add(state.replay, trajectories)
@@ -243,6 +266,8 @@ class ValuesStage(_PolicyStage):
         )
         rate = learner.learning_rate(member, state.step)
 
+        # Values and belief have no parameter in common, so their sum trains each by itself, but
+        # for the clipping of the norm, which they share.
         def loss(networks, lagging, replayed, draw):
             found = learner.targets.loss(networks.values, lagging, member, lesson, replayed, draw)
             belief_loss = jnp.zeros(())
@@ -252,10 +277,11 @@ class ValuesStage(_PolicyStage):
 
         def update(carry, draws):
             networks, lagging, average, optimiser = carry
-            key_batch, draw = draws
+            key_batch, draw = draws  # for the replay, and for what targets choose by themselves
             replayed = None
             if kept is not None:
                 replayed = replay.sample(kept, key_batch, config.rollout.batch_size)
+            # Swept targets do not bootstrap, and never look at it.
             behind = networks.values if lagging is None else lagging
             gradients, losses = eqx.filter_grad(loss, has_aux=True)(
                 networks, behind, replayed, draw
@@ -308,16 +334,22 @@ class SettlingStage(_PolicyStage):
         return self._actor(state.average.values, self.learner.config.rollout.epsilon_end)
 
     def update(
-        self, state: LearnerState, member: MemberParams, trajectories: Trajectories, key: Array
+        self,
+        state: LearnerState,
+        member: MemberParams,
+        trajectories: Trajectories,
+        key: PRNGKeyArray,
     ) -> tuple[LearnerState, Metrics]:
         config, network = self.learner.config, state.average.values
         assert state.replay is not None
         kept = replay.add(state.replay, trajectories)
+        # Fresh rows come from the policy that is being settled; the replayed ones keep states in
+        # the equations that it avoids, whose values would be free otherwise.
         replayed = replay.sample(kept, key, config.rollout.settling_batch_size)
         batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), trajectories, replayed)
         solved = self._solve(network, member, batch)
         late = state.step - config.num_iterations - PLAIN_ROUNDS
-        share = jnp.where(late < 0, 1.0, 2 / (late + 2))
+        share = jnp.where(late < 0, 1.0, 2 / (late + 2))  # 1, 2/3, 2/4, ...: weights 1, 2, 3, ...
         change = solved - network.head
         average = state.average._replace(values=network.with_head(network.head + share * change))
         after = state._replace(average=average, replay=kept)
@@ -327,7 +359,11 @@ class SettlingStage(_PolicyStage):
     def _solve(
         self, network: ValueNetwork, member: MemberParams, batch: Trajectories
     ) -> Float[Array, "action hidden"]:
-        """The head where the expected update vanishes, for the greedy policy of the present one."""
+        """The head where the expected update vanishes, for the greedy policy of the present one.
+
+        Each step is damped by `proximity`, so that it takes some to arrive; a' is that of the
+        present head throughout, and the next round looks again.
+        """
         config = self.learner.config
         equations = self.targets.equations(network, member, batch)
         factors = heads.factorise(

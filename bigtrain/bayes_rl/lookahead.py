@@ -1,14 +1,14 @@
 """Looked-ahead targets: a backup of every action, by stepping the simulator from where one was.
 
-    y(s, b, a) = r̃(s, a) + γ Σ_θ b(θ) mean_k V⁻(s'_k, b'_k),    s'_k ~ p(· | s, a, θ),  V⁻ = max_a Q⁻
+    y(s, b, a) = r̃(s, a) + γ Σ_θ b(θ) mean_k V⁻(s'_k, b'_k),   V⁻ = max_a Q⁻,  s'_k ~ p(· | s, a, θ)
 
 with b' the belief after s'_k and Q⁻ a lagging copy of the network. A sampled step says something of
 one action in one context; this says it of all of them, so that nothing hangs on how often an action
 was tried, and noise in what follows is averaged out before the maximum is taken. It needs a
 simulator that can be stepped from any state in any context (`Simulator.can_look`).
 
-    Replayed hyperstates (s, b): 8,192.   An iteration looks ahead from `num_updates` batches of them
-    at once, [row, action, outcome], and its updates only evaluate Q⁻ there.
+An iteration looks ahead from as many batches of replayed hyperstates as it has updates, all at
+once, [row, action, outcome]; an update only evaluates Q⁻ there.
 """
 
 from typing import Any, ClassVar, NamedTuple, final

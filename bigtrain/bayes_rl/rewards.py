@@ -1,10 +1,17 @@
 """The predictive reward as phase 3 wants it: numbers that `vmap` can go over, normalised.
 
-    r̃(s, a) = (r(s, a) − baseline) / scale
+    r̃(s, a) = (r(s, a) − c) / ρ,        Q(h, a) = ρ Q̃(h, a) + c / (1 − γ)
 
-A constant is subtracted so that the long-run reward is near 0, and what is left is divided by the
-range, so that values of 900 do not hide differences of 1 (design, point 10). Neither changes which
-policy is best.
+r is the mean of p^{IRL+COE} (eq:predictive_reward of section 4.4), [state, action] or a function:
+
+    r(s, a) = k* r_max  where exploring is done,  ν(s, a)·ω̄ + bias  elsewhere.
+
+c is the reward a step that is likely to be got, (1 − γ) times a value, and ρ the range of r. They
+do not change which policy is best, since no episode ends. Without them values of 900 hide
+differences of 1 (design, point 10): a network that is off by 0.1% is wrong about what to do.
+
+What bites: 1/(1 − γ) = 100 turns an error of c into one of values, the same for all actions. That
+is harmless to the policy and slow to learn away, so c should be right to some percent of the range.
 """
 
 import abc
@@ -26,8 +33,8 @@ from bigtrain.problem import Simulator, State
 class MemberParams(NamedTuple):
     """What may differ between policies that are learned side by side.
 
-    `reward` is as the reward model wants it, normalised by `baseline` and `scale`; `targets` is
-    what the targets of values need of a member.
+    `reward` is r̃ as the reward model wants it, `baseline` and `scale` are its c and ρ; `targets`
+    is what the targets of values need of a member.
     """
 
     reward: PyTree
@@ -46,11 +53,11 @@ class RewardModel(eqx.Module):
 
 
 class Linear(NamedTuple):
-    """r̃ = ν·weights + bias, and what exploring is worth, where there is a prior over that."""
+    """r̃ = ν·weights + bias; `exploring`, in the shape of k's fields, is (k* r_max − c) / ρ."""
 
     weights: Float[Array, "*member feature"]
     bias: Float[Array, "*member"]
-    worth: Float[Array, "..."] | None
+    exploring: Float[Array, "..."] | None
 
 
 @final
@@ -63,11 +70,12 @@ class LinearRewards(RewardModel):
     def __call__(self, reward: Linear, state: State) -> Float[Array, " action"]:
         def one(action):
             features = self.simulator.features(state, action)
+            # Terms may cancel, and on GPUs the default precision is below float32's.
             mean = jnp.dot(features, reward.weights, precision="highest") + reward.bias
-            if self.exploration is None or reward.worth is None:
+            if self.exploration is None or reward.exploring is None:
                 return mean
-            worth = self.exploration.pick(self.simulator, reward.worth, state, action)
-            return jnp.where(self.exploration.contains(self.simulator, state, action), worth, mean)
+            paid = self.exploration.pick(self.simulator, reward.exploring, state, action)
+            return jnp.where(self.exploration.contains(self.simulator, state, action), paid, mean)
 
         return jax.vmap(one)(jnp.arange(self.simulator.num_actions))
 
@@ -78,12 +86,16 @@ def prepare_linear(
     learning_rates: Sequence[float],
     baselines: Sequence[float] | None,
 ) -> tuple[LinearRewards, MemberParams]:
-    """The rewards of many members. `baselines` say what reward a step is likely to be got."""
+    """The rewards of many members. `baselines` say what reward a step is likely to be got.
+
+    Tables [state, action] are refused: they are for finite problems.
+    """
     inferred = [reward for reward in rewards if isinstance(reward, PredictiveReward)]
     if len(inferred) < len(rewards):
         raise ConfigError(
             "`reward` must be a `PredictiveReward`, since this problem is not finite."
         )
+    # One exploration set is compiled in, so members may differ in k only, not in where it counts.
     costs = [reward.exploration for reward in inferred]
     sets = [None if cost is None else (cost.states, cost.actions) for cost in costs]
     if any(chosen != sets[0] for chosen in sets):
@@ -95,14 +107,15 @@ def prepare_linear(
     # Without anything better the middle of the range: wrong, but by less than the range.
     shift = np.array(baselines or [np.mean(r.reward_range) for r in inferred], np.float64)
     # Of one exploration set, so all of them have a prior or none has.
-    worths = [
+    exploring = [
         (np.asarray(r.exploration.k.mean) * r.reward_range[1] - low) / scale
         for r, low, scale in zip(inferred, shift, scales, strict=True)
         if r.exploration is not None
     ]
+    # (ν·ω̄ + bias − c) / ρ, in float64: here the large numbers cancel.
     weights = np.stack([np.asarray(r.weights) for r in inferred]) / scales[:, None]
     bias = (np.array([r.bias for r in inferred]) - shift) / scales
-    linear = Linear(*as_float32((weights, bias, np.stack(worths) if worths else None)))
+    linear = Linear(*as_float32((weights, bias, np.stack(exploring) if exploring else None)))
     params = MemberParams(linear, *as_float32((shift, scales, np.asarray(learning_rates))))
     return LinearRewards(simulator, costs[0]), params
 

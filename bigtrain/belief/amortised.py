@@ -3,11 +3,24 @@
 Bayes' rule adds the log-likelihood of each step to the log-belief. The network does the same with a
 learned one, so that evidence adds up over episodes of any length:
 
-    log q(θ | h_t) = log p(θ) + Σ_{i ≤ t} g(o_{i-1}, a_{i-1}, o_i)[θ] − log Z_t
+    log q(θ | h_t) = log p(θ) + Σ_{i ≤ t} g(o_{i−1}, a_{i−1}, o_i)[θ] − log Z_t        [context]
+    g(o, a, o') = head(relu(evidence(enc(o), enc(o'), one-hot a, m)))
+    m_t = GRU(m_{t−1}; enc(o_t), one-hot a_{t−1})                                     [core]
 
-Where what is seen does not tell the state, a recurrent core remembers the rest. It is trained on
-contexts that the simulator drew, by −log q(θ | h_t) at every moment, whose minimum is the true
-posterior; or on the beliefs of an exact filter, which are the same without the noise of the draw.
+Where what is seen does not tell the state, the recurrent core m remembers the rest. Contexts that
+the simulator drew give
+
+    L = −E[log q(θ | h_t)] at every t  =  E[KL(p(θ | h_t) ‖ q(θ | h_t))] + const,
+
+whose minimum is the true posterior; or q is distilled from the log-beliefs of an exact filter, by
+squares, which has the same minimum without the noise of the draw. This takes the place of the
+paper's Algorithm 2 (appendix E) where simulators tell the context of an episode.
+
+What bites:
+- Clipping. Log-beliefs are clipped at −12 at every step, in learning as in acting: one step's
+  evidence of −∞ could never be outweighed, and what is clipped once is forgotten.
+- Near certainty L has next to no gradient, and log-odds are off where probabilities look right.
+- In rows episodes lie end to end: sums and core begin anew where one does.
 """
 
 from typing import NamedTuple, final
@@ -21,7 +34,7 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.belief.beliefs import Categorical, clip_log_belief
 from bigtrain.belief.inference import UNKNOWN, BeliefInfo, InferenceModel
 from bigtrain.learning import Encoder, NetworkConfig, Trunk
-from bigtrain.problem import Simulator, Trajectories, flatten
+from bigtrain.problem import Simulator, Trajectories
 
 
 class AmortisedState(NamedTuple):
@@ -35,7 +48,7 @@ class AmortisedState(NamedTuple):
 
 @final
 class AmortisedInference(InferenceModel):
-    """A learned log-likelihood of each step, added up."""
+    """A learned log-likelihood of each step, added up. `context_prior` is [context]."""
 
     encoder: Encoder
     entry: Trunk
@@ -65,7 +78,7 @@ class AmortisedInference(InferenceModel):
         self.evidence = Trunk((inputs, *[width] * config.depth), key=keys[3])
         prior = jnp.asarray(context_prior, jnp.float32)
         head = eqx.nn.Linear(width, len(prior), key=keys[4])
-        # No step tells anything before anything is learned: the first belief is the prior.
+        # Before anything is learned no step tells more than the bias, the same for all of them.
         self.head = eqx.tree_at(lambda h: h.weight, head, jnp.zeros_like(head.weight))
         self.log_prior = clip_log_belief(jnp.log(prior))
 
@@ -84,7 +97,9 @@ class AmortisedInference(InferenceModel):
         code: Float[Array, " width"],
         previous_action: Int[Array, ""],
     ) -> tuple[AmortisedState, BeliefInfo]:
+        # The first observation is no step: no action, no evidence.
         done = jax.nn.one_hot(previous_action, self._num_actions) * memory.begun
+        # The core first: the evidence of a step may depend on what it makes of it.
         remembered = self._remember(memory.memory, code, done)
         evidence = self._step_log_likelihood(memory.code, code, done, remembered)
         log_belief = clip_log_belief(memory.log_belief + jnp.where(memory.begun, evidence, 0))
@@ -104,38 +119,23 @@ class AmortisedInference(InferenceModel):
         right = jnp.take_along_axis(log_beliefs, contexts, -1)[..., 0]
         return -jnp.where(trajectories.mask, right, 0).sum() / trajectories.mask.sum()
 
-    def _step_loss(
-        self, simulator: Simulator, trajectories: Trajectories, key: PRNGKeyArray
-    ) -> Float[Array, ""]:
-        """−log softmax(log p(θ) + g(o, a, o'))[θ'], with θ' drawn anew for every step.
-
-        Its minimum is g = log p(s' | s, a, θ) up to a constant in θ. However sure the belief of a
-        history is, its gradient does not vanish, as that of −log q(θ | h) does.
-        """
-        states, actions = flatten((trajectories.states, jnp.asarray(trajectories.actions)))
-        key_contexts, key_steps = jax.random.split(key)
-        contexts = jax.random.categorical(key_contexts, self.log_prior, shape=actions.shape)
-        keys = jax.random.split(key_steps, len(actions))
-        after = jax.vmap(simulator.look)(keys, states, actions, contexts)
-        encode = jax.vmap(lambda state: self.encode(simulator.observe(state)))
-        evidence = jax.vmap(self.step_log_likelihood)(encode(states), actions, encode(after))
-        log_posterior = jax.nn.log_softmax(self.log_prior + evidence)
-        right = jnp.take_along_axis(log_posterior, contexts[:, None], -1)[:, 0]
-        matters = flatten(trajectories.mask) & ~jax.vmap(simulator.is_absorbing)(states)
-        return -jnp.where(matters, right, 0).sum() / jnp.maximum(matters.sum(), 1)
-
     def distillation_loss(
         self, simulator: Simulator, trajectories: Trajectories
     ) -> Float[Array, ""]:
-        """How far log-beliefs are from the noted ones of an exact filter, as networks see them."""
+        """How far log-beliefs are from the noted ones of an exact filter, as networks see them.
+
+        They see them divided by 4 (`Categorical.encode`), hence the 16. The filter's are clipped:
+        it can be certain, which no sum of finite evidence is.
+        """
         learned = self.log_beliefs(simulator, trajectories)
-        return ((learned - clip_log_belief(trajectories.notes)) ** 2).mean() / 16
+        return ((learned - clip_log_belief(trajectories.notes.log_probs)) ** 2).mean() / 16
 
     def log_beliefs(
         self, simulator: Simulator, trajectories: Trajectories
-    ) -> Float[Array, "row moment context"]:
-        """The same as `update` moment by moment, with all that can be done at once."""
+    ) -> Float[Array, "row time context"]:
+        """The same as `update` step by step, with all that can be done at once."""
         first = jnp.asarray(trajectories.first)
+        # Without a core g depends on a step alone, and a finite problem has few different ones.
         if self.core is None:
             evidence = simulator.map_steps(self.encode, self.step_log_likelihood, trajectories)
         else:
@@ -155,29 +155,30 @@ class AmortisedInference(InferenceModel):
 
     def _row_log_likelihoods(
         self,
-        codes: Float[Array, "moment width"],
-        previous: Int[Array, " moment"],
-        first: Bool[Array, " moment"],
-    ) -> Float[Array, "moment context"]:
-        """The evidence of each moment of a row, with a core that goes through it."""
+        codes: Float[Array, "time width"],
+        previous: Int[Array, " time"],
+        first: Bool[Array, " time"],
+    ) -> Float[Array, "time context"]:
+        """The evidence of each step of a row, with a core that goes through it."""
         done = jax.nn.one_hot(previous, self._num_actions)
 
-        def remember(memory, moment):
-            code, done, first = moment
+        def remember(memory, step):
+            code, done, first = step
             memory = self._remember(jnp.where(first, self._empty_core, memory), code, done)
             return memory, memory
 
         _, memories = jax.lax.scan(remember, self._empty_core, (codes, done, first))
+        # At the first time of an episode that is another one's code; `_add_up` ignores the result.
         before = jnp.roll(codes, 1, axis=0)
         return jax.vmap(self._step_log_likelihood)(before, codes, done, memories)
 
     def _add_up(
-        self, evidence: Float[Array, "moment context"], first: Bool[Array, " moment"]
-    ) -> Float[Array, "moment context"]:
-        """The log-beliefs of a row by what each moment adds. Clipped at each, as `update` does."""
+        self, evidence: Float[Array, "time context"], first: Bool[Array, " time"]
+    ) -> Float[Array, "time context"]:
+        """The log-beliefs of a row by what each step adds. Clipped at each, as `update` does."""
 
-        def add(log_belief, moment):
-            evidence, first = moment
+        def add(log_belief, step):
+            evidence, first = step
             log_belief = jnp.where(first, self.log_prior, clip_log_belief(log_belief + evidence))
             return log_belief, log_belief
 
@@ -207,6 +208,7 @@ class AmortisedInference(InferenceModel):
 
     @property
     def _num_actions(self) -> int:
+        # From shapes: a module's arrays are all that a bundle holds.
         width = int(self.entry.layers[-1].out_features)
         core = 0 if self.core is None else self.core.hidden_size
         return int(self.evidence.layers[0].in_features) - 2 * width - core

@@ -1,4 +1,11 @@
-"""What is believed of the context: p(θ | history)."""
+"""What is believed of the context: p(θ | h_t) (section 4.4), in log space.
+
+    log_probs [*batch, context],  probs = exp(log_probs),  entropy = −Σ_θ p log p in nats
+    encode = (2p − 1, max(log p, −12) / 4)                            [*batch, 2 · context]
+
+What bites: near certainty probabilities all round to 1, while log-odds go on by the same amount
+with every hearing. And log 0 = −∞ is a belief like any other to Bayes' rule, but not to a network.
+"""
 
 import abc
 from typing import Any, final
@@ -11,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from bigtrain.problem import draw_index
 
 LEAST_LOG_PROB = -12.0
-"""Beliefs are told apart down to this log-probability; what is less likely counts as this."""
+"""Beliefs are told apart down to this log-probability, 6e-6; what is less likely counts as this."""
 
 
 class Belief(eqx.Module):
@@ -62,6 +69,7 @@ class Categorical(Belief):
 
     @property
     def entropy(self) -> Float[Array, "*batch"]:
+        # 0 · −∞ is 0 here.
         return -jnp.where(self.probs > 0, self.probs * self.log_probs, 0).sum(-1)
 
     def nodes(self) -> tuple[Int[Array, " context"], Float[Array, "*batch context"]]:
@@ -71,7 +79,7 @@ class Categorical(Belief):
         return jnp.concatenate([2 * self.probs - 1, self.encode_briefly()], axis=-1)
 
     def encode_briefly(self) -> Float[Array, "*batch context"]:
-        return jnp.maximum(self.log_probs, LEAST_LOG_PROB) / 4
+        return jnp.maximum(self.log_probs, LEAST_LOG_PROB) / 4  # from −3 to 0: of unit size
 
     def sample(self, draw: Float[Array, ""]) -> Int[Array, ""]:
         return draw_index(self.probs, draw)
@@ -79,5 +87,6 @@ class Categorical(Belief):
 
 def clip_log_belief(log_belief: Float[Array, "*batch context"]) -> Float[Array, "*batch context"]:
     """The belief, normalised, with nothing less likely than can be told apart."""
+    # Twice, since clipping adds mass.
     clipped = jnp.maximum(jax.nn.log_softmax(log_belief), LEAST_LOG_PROB)
     return jax.nn.log_softmax(clipped)

@@ -2,7 +2,12 @@
 
     log p(θ | h, a, s') = log p(θ | h) + log p(s' | s, a, θ) − log Σ_θ p(θ | h) p(s' | s, a, θ)
 
-in log space, since the probability of a long history underflows.
+in log space, since the probability of a long history underflows. All are [context]; the last term,
+`log_evidence`, is log p(s' | h, a), how likely the step was before it came. For s' that no context
+explains it is −∞, and the belief stays: −∞ − (−∞) would be NaN for the rest of the episode.
+
+In rows of trajectories the previous action says where an episode begins; s_0 is no evidence, since
+p(s_0) does not depend on θ.
 """
 
 from typing import NamedTuple, final
@@ -41,6 +46,7 @@ class ExactInference(InferenceModel):
     cmdp: CMDP
 
     def init(self) -> BeliefState:
+        # Any state of the right shape: at an episode's first step nothing of it is used.
         nowhere = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.cmdp.state_like)
         return BeliefState(nowhere, jnp.log(jnp.asarray(self.cmdp.context_prior)))
 

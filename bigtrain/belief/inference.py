@@ -1,5 +1,7 @@
 """Inference models: from what is seen and done to p(θ | history), a step at a time (section 4.4).
 
+    memory_t, info_t = update(memory_{t−1}, encode(o_t), a_{t−1}),     p(θ | h_t) = belief(memory_t)
+
 One model serves all: it infers which context each expert was in, tells the learners' actors what to
 believe while they explore, and goes into the policy that robots are served.
 """
@@ -79,22 +81,23 @@ class InferenceModel(eqx.Module):
         return type(self).loss is not InferenceModel.loss
 
     def unroll(self, simulator: Simulator, trajectories: Trajectories) -> tuple[Any, BeliefInfo]:
-        """The memories after every moment of rows of trajectories, and what each said.
+        """The memories after every observation of rows of trajectories, and what each said.
 
-        Moments outside the mask change nothing and say nothing.
+        Padding, outside the mask, changes nothing and says nothing.
         """
         encode = self.state_encoder(simulator, trajectories.actions.size)
 
-        def advance(memory, moment):
-            state, previous, first, real = moment
+        def advance(memory, step):
+            state, previous, first, real = step
             before = jax.tree.map(lambda new, old: jnp.where(first, new, old), self.init(), memory)
             after, info = self.update(before, encode(state), previous)
+            # Rows of different lengths are padded at the end.
             after = jax.tree.map(lambda new, old: jnp.where(real, new, old), after, memory)
             log_evidence = jnp.where(real, info.log_evidence, 0)
             return after, (after, BeliefInfo(log_evidence, info.impossible & real))
 
-        def row(*moments):
-            return jax.lax.scan(advance, self.init(), moments)[1]
+        def row(*steps):
+            return jax.lax.scan(advance, self.init(), steps)[1]
 
         previous = trajectories.previous_actions
         return jax.vmap(row)(trajectories.states, previous, trajectories.first, trajectories.mask)
@@ -110,13 +113,13 @@ class InferenceModel(eqx.Module):
                 "Demonstrations must be possible in some context, but no context explains step "
                 f"{wrong[0][1] - 1} of trajectory {wrong[0][0]} after the steps before it."
             )
-        return np.asarray(beliefs, np.float64)
+        return np.asarray(beliefs, np.float64)  # normalised, which is as good up to a constant
 
 
 @eqx.filter_jit
 def _last_beliefs(
     model: InferenceModel, simulator: Simulator, trajectories: Trajectories
-) -> tuple[Float[Array, "row context"], Bool[Array, "row moment"]]:
+) -> tuple[Float[Array, "row context"], Bool[Array, "row time"]]:
     memories, info = model.unroll(simulator, trajectories)
     last = jax.vmap(model.belief)(jax.tree.map(lambda leaf: leaf[:, -1], memories))
     assert isinstance(last, Categorical)

@@ -13,7 +13,7 @@ from bigtrain.bundle.model import ArraySpec, Bundle
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.bundle.policies import read_policy, write_policy
 from bigtrain.errors import BundleLimitError, BundleShapeError, BundleValueError, BundleWriteError
-from bigtrain.finite import StoredProblem, stored
+from bigtrain.finite import stored
 from bigtrain.policy import NetworkPolicy, Policy
 from bigtrain.problem import Simulator
 from bigtrain.result import FitResult
@@ -38,7 +38,7 @@ T = TypeVar("T")
 def dump_bundle(result: FitResult) -> bytes:
     """The bundle of a result. The same result gives the same bytes."""
     cmdp, reward = result.cmdp, result.reward
-    problem = stored.as_stored(cmdp)
+    problem = stored.as_finite(cmdp)
     _check_discounts(result)
     data = seal(
         {
@@ -186,7 +186,7 @@ def _check_discounts(result: FitResult) -> None:
 
 
 def _check_fit(
-    problem: StoredProblem, policy: Policy, spec: ArraySpec, interface: Interface
+    problem: stored.StoredProblem, policy: Policy, spec: ArraySpec, interface: Interface
 ) -> None:
     expected = describe_observation(problem, policy)
     if spec != expected:

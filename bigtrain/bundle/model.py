@@ -1,5 +1,6 @@
 """A bundle in memory: a policy that is ready to run, and all that is known of it."""
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -13,11 +14,13 @@ from scipy import special
 
 from bigtrain.bundle.policies import StorablePolicy
 from bigtrain.bundle.records import Certificate
+from bigtrain.bundle.summary import summarise_measured, summarise_network, summarise_policy
 from bigtrain.exploration import CostOfExploration, PredictiveReward
-from bigtrain.finite import StoredProblem
+from bigtrain.finite import stored
 from bigtrain.provenance import Provenance
 from bigtrain.result import Measured
 from bigtrain.reward import SuccessorNetwork
+from bigtrain.storage import VERSION
 
 
 @final
@@ -83,7 +86,7 @@ class Bundle:
     exploration: CostOfExploration | None
     exploration_note: str
     policy: StorablePolicy
-    problem: StoredProblem | None
+    problem: stored.StoredProblem | None
     successor: SuccessorNetwork | None
     expert: Float[np.ndarray, "context state action"] | None
     provenance: Provenance
@@ -139,12 +142,54 @@ class Bundle:
 
     def summary(self) -> dict[str, Any]:
         """All but the large arrays, as JSON can hold it."""
-        from bigtrain.bundle.summary import summarise  # which knows this class
+        certificate, successor, measured = self.certificate, self.successor, self.measured
+        return {
+            "format_version": VERSION,
+            "digest": self.digest,
+            "observation": dataclasses.asdict(self.observation),
+            "actions": list(self.action_names),
+            "contexts": dict(zip(self.context_names, self.context_prior.tolist(), strict=True)),
+            "gamma": self.gamma,
+            "reward_range": list(self.reward_range),
+            "temperature": self.temperature,
+            "reward": self._summarise_reward(),
+            "exploration": self._summarise_exploration(),
+            "policy": summarise_policy(self.policy),
+            "successor": None if successor is None else summarise_network(successor),
+            "certificate": None if certificate is None else certificate._asdict(),
+            "measured": None if measured is None else summarise_measured(measured),
+            "provenance": dataclasses.asdict(self.provenance),
+        }
 
-        return summarise(self)
+    def _summarise_reward(self) -> dict[str, Any]:
+        """By state and action where the problem is finite, and by feature where it is not."""
+        problem, tables = self.problem, self.reward_tables
+        if problem is None or tables is None:
+            deviation = np.sqrt(np.maximum(np.diag(self.covariance), 0))
+            return {
+                "bias": self.bias,
+                "weights": self.weights.tolist(),
+                "deviation": deviation.tolist(),
+            }
+        return {
+            name: dict(zip(problem.state_names, table.tolist(), strict=True))
+            for name, table in (("mean", tables.mean), ("deviation", tables.deviation))
+        }
+
+    def _summarise_exploration(self) -> dict[str, Any] | None:
+        exploration, problem = self.exploration, self.problem
+        if exploration is None or problem is None:
+            return {"note": self.exploration_note} if self.exploration_note else None
+        states, actions = exploration.indices(problem)
+        low, high = exploration.k.support
+        return {
+            "states": [problem.state_names[state] for state in states],
+            "actions": [problem.action_names[action] for action in actions],
+            "k": {"mean": exploration.k.mean.tolist(), "low": low.tolist(), "high": high.tolist()},
+        }
 
     def _expert_in(
-        self, problem: StoredProblem, state: int
+        self, problem: stored.StoredProblem, state: int
     ) -> Float[np.ndarray, "context action"] | None:
         if self.expert is not None:
             return self.expert[:, state]
@@ -157,7 +202,7 @@ class Bundle:
 
 @eqx.filter_jit
 def _read_off(
-    network: SuccessorNetwork, cmdp: StoredProblem, state: Int[Array, ""]
+    network: SuccessorNetwork, cmdp: stored.StoredProblem, state: Int[Array, ""]
 ) -> Float[Array, "context action feature"]:
     """Ψ of one state."""
     features = jax.vmap(cmdp.features, (None, 0))(state, jnp.arange(cmdp.num_actions))

@@ -1,6 +1,6 @@
 """Networks, to and from the fields of a bundle.
 
-Stored are the sizes of a network and its arrays by their place in it. Reading builds the network
+Stored are the sizes of a network and its arrays by their path in it. Reading builds the network
 from its sizes without any numbers, and holds every array against that before it is taken.
 """
 
@@ -16,11 +16,10 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from bigtrain.belief import AmortisedInference
 from bigtrain.errors import BundleStructureError, BundleValueError
-from bigtrain.finite import refusing
 from bigtrain.learning import NetworkConfig
 from bigtrain.policy import PolicyConfig, ValueNetwork
 from bigtrain.reward import SuccessorNetwork
-from bigtrain.storage import MAX_LAYERS, MAX_WIDTH, Fields, write_array
+from bigtrain.storage import MAX_LAYERS, MAX_WIDTH, Fields, refusing, write_array
 
 Network = ValueNetwork | AmortisedInference | SuccessorNetwork
 
@@ -59,6 +58,7 @@ def describe_network(network: Network) -> Architecture:
         tuple(len(layer.weight) for layer in layers),
         tuple(layer.kernel for layer in layers),
         tuple(layer.stride for layer in layers),
+        "each" if network.encoder.scale.ndim else "one",
     )
     return Architecture(config, None if core is None else core.hidden_size)
 
@@ -78,7 +78,9 @@ def write_network(network: Network) -> dict[str, Any]:
         "kernels": list(config.kernels),
         "strides": list(config.strides),
         "core_width": core_width,
-        "arrays": {place: write_array(leaf) for place, leaf in _places(network).items()},
+        # Where it is not there, as in all bundles of before, it is "one".
+        **({"units": config.units} if config.units != "one" else {}),
+        "arrays": {path: write_array(leaf) for path, leaf in _by_path(network).items()},
     }
 
 
@@ -91,26 +93,27 @@ def read_network(fields: Fields, kind: type[Network], interface: Interface) -> A
             fields.integers("channels", 1, MAX_WIDTH, most=MAX_LAYERS),
             fields.integers("kernels", 1, MAX_WIDTH, most=MAX_LAYERS),
             fields.integers("strides", 1, MAX_WIDTH, most=MAX_LAYERS),
+            "each" if "units" in fields.keys() and fields.choice("units", ["each"]) else "one",
         )
         core_width = fields.optional("core_width", lambda n: fields.integer(n, 1, MAX_WIDTH))
         skeleton = _skeleton(kind, Architecture(config, core_width), interface)
-    arrays, wanted = fields.fields("arrays"), _places(skeleton)
+    arrays, wanted = fields.fields("arrays"), _by_path(skeleton)
     if wrong := arrays.keys() ^ set(wanted):
         raise BundleStructureError(
             f"`{arrays.where}` must hold exactly the arrays of a {kind.__name__} of these sizes, "
             f"but {sorted(wrong)[0][:80]!r} is missing or too much."
         )
     stored = {
-        place: arrays.array(place, leaf.dtype.name, leaf.shape) for place, leaf in wanted.items()
+        path: arrays.array(path, leaf.dtype.name, leaf.shape) for path, leaf in wanted.items()
     }
-    if not stored["encoder.scale"] > 0:
+    if not (stored["encoder.scale"] > 0).all():
         raise BundleValueError(f"`{arrays.path('encoder.scale')}` must be positive.")
     weights = jax.device_put(list(stored.values()))
     return jax.tree.unflatten(jax.tree.structure(skeleton), weights)
 
 
-def _places(network: Any) -> Mapping[str, Any]:
-    """The arrays of a network by their place in it, such as `layers.0.weight`."""
+def _by_path(network: Any) -> Mapping[str, Any]:
+    """The arrays of a network by their path in it, such as `layers.0.weight`."""
     leaves, _ = tree_flatten_with_path(network)
     return {keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 

@@ -8,43 +8,27 @@ import numpy as np
 from bigtrain.belief import AmortisedInference, InferenceModel
 from bigtrain.bundle.networks import Interface, read_network, write_network
 from bigtrain.errors import BundleWriteError
-from bigtrain.finite import (
-    BayesPolicy,
-    FiniteInference,
-    MemorylessPolicy,
-    StoredProblem,
-    require_problem,
-    same_problem,
-)
+from bigtrain.finite import stored
 from bigtrain.policy import NetworkPolicy, Policy, ValueNetwork
 from bigtrain.problem import Simulator
 from bigtrain.storage import Fields, write_array
 
-StorablePolicy = BayesPolicy | MemorylessPolicy | NetworkPolicy
+StorablePolicy = stored.StoredPolicy | NetworkPolicy
+"""The policies that a bundle can hold."""
 
 
 def write_policy(policy: Policy, cmdp: Simulator) -> dict[str, Any]:
     """A policy for `cmdp`, which the bundle holds beside it."""
-    match policy:
-        case BayesPolicy():
-            _check_problem(policy.cmdp, cmdp)
-            return {
-                "kind": "bayes",
-                "reward": write_array(policy.reward, "float64"),
-                "plans": write_array(policy.plans, "float64"),
-                "baseline": float(policy.baseline),
-            }
-        case MemorylessPolicy():
-            _check_problem(policy.cmdp, cmdp)
-            return {"kind": "memoryless", "table": write_array(policy.table, "float64")}
-        case NetworkPolicy():
-            return {
-                "kind": "network",
-                "network": write_network(policy.network),
-                "belief": _write_belief(policy.inference, cmdp),
-                "baseline": _write_scalar(policy.baseline),
-                "scale": _write_scalar(policy.scale),
-            }
+    if isinstance(policy, NetworkPolicy):
+        return {
+            "kind": "network",
+            "network": write_network(policy.network),
+            "belief": _write_belief(policy.inference, cmdp),
+            "baseline": _write_scalar(policy.baseline),
+            "scale": _write_scalar(policy.scale),
+        }
+    if (fields := stored.write_policy(policy, cmdp)) is not None:
+        return fields
     raise BundleWriteError(
         "`policy` must be a BayesPolicy, MemorylessPolicy or NetworkPolicy to be stored, "
         f"got {type(policy).__name__}."
@@ -52,10 +36,10 @@ def write_policy(policy: Policy, cmdp: Simulator) -> dict[str, Any]:
 
 
 def read_policy(
-    fields: Fields, problem: StoredProblem | None, interface: Interface
+    fields: Fields, problem: stored.StoredProblem | None, interface: Interface
 ) -> StorablePolicy:
     """The policy, ready to run."""
-    kind = fields.choice("kind", ("bayes", "memoryless", "network"))
+    kind = fields.choice("kind", (*stored.POLICY_KINDS, "network"))
     if kind == "network":
         return NetworkPolicy(
             _read_belief(fields.fields("belief"), problem, interface),
@@ -64,36 +48,25 @@ def read_policy(
             _read_scalar(fields, "scale"),
             interface.gamma,
         )
-    problem = require_problem(problem, fields.where)
-    shape = (problem.num_states, problem.num_actions)
-    if kind == "memoryless":
-        return MemorylessPolicy(problem, fields.probabilities("table", shape))
-    return BayesPolicy(
-        problem,
-        fields.array("reward", "float64", shape),
-        fields.array("plans", "float64", (problem.num_states, None, problem.num_contexts)),
-        fields.number("baseline"),
-    )
+    return stored.read_policy(kind, fields, problem)
 
 
-def _write_belief(tracker: InferenceModel, cmdp: Simulator) -> dict[str, Any]:
-    match tracker:
-        case FiniteInference():
-            _check_problem(tracker.cmdp, cmdp)
-            return {"kind": "exact"}
-        case AmortisedInference():
-            return {"kind": "learned", "network": write_network(tracker)}
+def _write_belief(inference: InferenceModel, cmdp: Simulator) -> dict[str, Any]:
+    if isinstance(inference, AmortisedInference):
+        return {"kind": "learned", "network": write_network(inference)}
+    if stored.is_exact(inference, cmdp):
+        return {"kind": "exact"}
     raise BundleWriteError(
         "The policy must infer its belief by FiniteInference or AmortisedInference to be stored, "
-        f"got {type(tracker).__name__}."
+        f"got {type(inference).__name__}."
     )
 
 
 def _read_belief(
-    fields: Fields, problem: StoredProblem | None, interface: Interface
+    fields: Fields, problem: stored.StoredProblem | None, interface: Interface
 ) -> InferenceModel:
     if fields.choice("kind", ("exact", "learned")) == "exact":
-        return FiniteInference(require_problem(problem, fields.where))
+        return stored.read_inference(problem, fields.where)
     return read_network(fields.fields("network"), AmortisedInference, interface)
 
 
@@ -107,11 +80,3 @@ def _read_scalar(fields: Fields, name: str) -> float | jax.Array:
     if fields.is_map(name):
         return jax.device_put(fields.array(name, "float32", ()))
     return fields.number(name)
-
-
-def _check_problem(own: Simulator, stored: Simulator) -> None:
-    if not same_problem(own, stored):
-        raise BundleWriteError(
-            "The policy must be one for the problem that the result is about, since a bundle "
-            "holds one problem only."
-        )

@@ -11,7 +11,7 @@ from rich.text import Text
 from bigtrain.belief import AmortisedInference
 from bigtrain.bundle.model import ArraySpec, Bundle, RewardTables
 from bigtrain.bundle.networks import Network, count_weights, describe_network
-from bigtrain.finite import BayesPolicy, MemorylessPolicy, StoredProblem
+from bigtrain.finite import stored
 from bigtrain.policy import NetworkPolicy
 
 _MOST_NAMES = 8
@@ -59,15 +59,13 @@ def _observation(spec: ArraySpec) -> str:
 
 
 def _policy(bundle: Bundle) -> str:
-    match bundle.policy:
-        case BayesPolicy(plans=plans):
-            return f"exact, by the belief: {plans.shape[1]} plans in each of {len(plans)} states"
-        case MemorylessPolicy(table=table):
-            return f"a table of {len(table)} states, whatever the belief"
-        case NetworkPolicy(inference=tracker, network=network):
-            learned = isinstance(tracker, AmortisedInference)
-            belief = f"learned, {_network(tracker)}" if learned else "exact"
-            return f"{_network(network)}; belief {belief}"
+    policy = bundle.policy
+    if not isinstance(policy, NetworkPolicy):
+        return stored.describe_policy(policy)
+    inference = policy.inference
+    learned = isinstance(inference, AmortisedInference)
+    belief = f"learned, {_network(inference)}" if learned else "exact"
+    return f"{_network(policy.network)}; belief {belief}"
 
 
 def _network(network: Network) -> str:
@@ -115,7 +113,7 @@ def _exploration(bundle: Bundle) -> Iterator[tuple[str, str]]:
     yield "exploring", f"in {places}: {worth}"
 
 
-def _render_reward(problem: StoredProblem, tables: RewardTables) -> Table:
+def _render_reward(problem: stored.StoredProblem, tables: RewardTables) -> Table:
     """The states where the reward is least and greatest, in the order of the problem."""
     mean = tables.mean.mean(-1)
     order = np.argsort(mean, kind="stable")

@@ -15,7 +15,7 @@ from bigtrain.cli.problems import load_problem
 from bigtrain.errors import ConfigError
 from bigtrain.evaluate import Estimate, Evaluation, evaluate
 from bigtrain.exploration import PredictiveReward
-from bigtrain.finite import TabularCMDP, evaluate_exactly
+from bigtrain.finite import as_finite, evaluate_exactly
 from bigtrain.policy import Policy
 from bigtrain.problem import CMDP
 
@@ -62,7 +62,7 @@ class Evaluate(Command):
     def perform(self) -> None:
         bundle = load_bundle(self.file)
         problem = self._problem(bundle)
-        truly = isinstance(problem, TabularCMDP) and problem.task is not None
+        truly = problem.task is not None
         found = self._evaluate(bundle.policy, problem, {} if truly else _inferred(bundle, problem))
         reward = "true" if truly else "inferred"
         if self.json:
@@ -91,13 +91,14 @@ class Evaluate(Command):
                 f"ENV must be given: `{self.file}` is for a simulator, which is code and no part "
                 "of it. Name it: `bigtrain evaluate FILE module:object`."
             )
-        if self.exact and not isinstance(problem, TabularCMDP):
+        if self.exact and not problem.is_finite:
             raise ConfigError("`--exact` needs a finite problem. Leave it out to play episodes.")
         return problem
 
     def _evaluate(self, policy: Policy, problem: CMDP, judged: dict[str, Any]) -> Evaluation:
-        if self.exact and isinstance(problem, TabularCMDP):
-            return evaluate_exactly(policy, problem, **self._how(), **judged)
+        finite = as_finite(problem) if self.exact else None
+        if finite is not None:
+            return evaluate_exactly(policy, finite, **self._how(), **judged)
         return evaluate(policy, problem, **self._how(), **judged)
 
 
@@ -116,7 +117,7 @@ def _check_alike(name: str, problem: CMDP, bundle: Bundle) -> None:
 
 def _inferred(bundle: Bundle, problem: CMDP) -> dict[str, Any]:
     """The bundle's reward as one of `problem`, and where it counts as exploring."""
-    finite = isinstance(problem, TabularCMDP)
+    finite = problem.is_finite
     if bundle.exploration_note or (bundle.exploration and not finite):
         warnings.warn(
             "Where a simulator explores is told by code, which no bundle holds: returns are by the "
@@ -128,7 +129,10 @@ def _inferred(bundle: Bundle, problem: CMDP) -> dict[str, Any]:
     reward = PredictiveReward(problem, *learned, exploration)
     if not finite:
         return {"reward": reward.mean}
-    return {"reward": reward, "exploring": exploration.indices(problem)[0] if exploration else ()}
+    if exploration is None:
+        return {"reward": reward, "exploring": ()}
+    states, actions = exploration.indices(problem)
+    return {"reward": reward, "exploring": states, "exploring_actions": actions}
 
 
 def _plain(estimate: Estimate | None) -> dict[str, float | None] | None:

@@ -26,14 +26,17 @@ from bigtrain.cli.problems import load_object, load_problem
 from bigtrain.data import Demonstrations
 from bigtrain.errors import ConfigError
 from bigtrain.exploration import CostOfExploration, Fixed, Uniform
-from bigtrain.finite import SolveConfig, TabularCMDP, anywhere, demonstrate, solve
+from bigtrain.finite import SolveConfig, anywhere, as_finite, demonstrate, solve
 from bigtrain.fit import FitConfig, fit
-from bigtrain.problem import CMDP, Task
+from bigtrain.problem import CMDP
 from bigtrain.result import FitResult, Measured
 from bigtrain.runs import Progress
 
 States = Annotated[
     tuple[str, ...], tyro.conf.arg(metavar="STATE [STATE ...]", help_behavior_hint="")
+]
+Actions = Annotated[
+    tuple[str, ...], tyro.conf.arg(metavar="ACTION [ACTION ...]", help_behavior_hint="")
 ]
 Range = Annotated[
     tuple[float, float] | None, tyro.conf.arg(metavar="LOW HIGH", help_behavior_hint="")
@@ -89,6 +92,9 @@ class Fit(Command):
     explore: States = ()
     """Where exploring is done, by default as the task says; of a simulator, module:predicate."""
 
+    explore_actions: Actions = ()
+    """The actions that explore there; by default any."""
+
     reward_range: Range = None
     """The least and the greatest reward of a step; by default the task's."""
 
@@ -121,6 +127,8 @@ class Fit(Command):
             raise ConfigError("`--k` must be given alone, or `--k-low` and `--k-high` for it.")
         if self.explore and not any(chosen):
             raise ConfigError("`--explore` must come with `--k`: what exploring is worth there.")
+        if self.explore_actions and not self.explore:
+            raise ConfigError("`--explore-actions` must come with `--explore`: the states.")
         if not self.seed or len(set(self.seed)) < len(self.seed):
             raise ConfigError(f"`--seed` must be seeds that differ, got {list(self.seed)}.")
         if self._directory == self.out:
@@ -137,13 +145,13 @@ class Fit(Command):
         for seed in seeds:
             _check_free(self._path(seed), self.force)
         problem = load_problem(self.env, self.option)
-        task = problem.task if isinstance(problem, TabularCMDP) else None
+        task = problem.task
         reward_range = self.reward_range or (task and task.reward_range)
         if reward_range is None:
             raise ConfigError("`--reward-range` must be given: this problem has no task.")
         given = {
-            "demonstrations": self._demonstrations(problem, task),
-            "exploration": self._exploration(problem, task),
+            "demonstrations": self._demonstrations(problem),
+            "exploration": self._exploration(problem),
             "reward_range": reward_range,
         }
         # Orbax makes a checkpoint of all processes together, but each has its own to make.
@@ -181,45 +189,48 @@ class Fit(Command):
         if self.demos and any(getattr(self, name) != getattr(Fit, name) for name in expert):
             raise ConfigError("With `--demos` no expert is asked: its flags must be left out.")
 
-    def _demonstrations(self, problem: CMDP, task: Task | None) -> Demonstrations:
+    def _demonstrations(self, problem: CMDP) -> Demonstrations:
         if self.demos is not None:
             return Demonstrations.load(self.demos)
-        if task is None or not isinstance(problem, TabularCMDP):
+        finite = as_finite(problem)
+        if finite is None or finite.task is None:
             raise ConfigError("`--demos` must be given: this problem has no task to demonstrate.")
         return demonstrate(
-            problem,
-            task.reward,
+            finite,
+            finite.task.reward,
             episodes=self.episodes,
             horizon=self.demo_horizon,
             seed=self.demo_seed,
-            initial=anywhere(problem) if self.demo_start == "anywhere" else None,
+            initial=anywhere(finite) if self.demo_start == "anywhere" else None,
         )
 
-    def _exploration(self, problem: CMDP, task: Task | None) -> CostOfExploration | None:
+    def _exploration(self, problem: CMDP) -> CostOfExploration | None:
         if self.k is not None:
             k = Fixed(self.k)
         elif self.k_low is not None and self.k_high is not None:
             k = Uniform(self.k_low, self.k_high)
         else:
             return None
-        if not isinstance(problem, TabularCMDP):
+        actions = _by_number(self.explore_actions, problem.action_names) or None
+        if not problem.is_finite:
             if len(self.explore) != 1:
                 raise ConfigError("`--explore` must be module:object, a predicate of the state.")
-            return CostOfExploration(load_object(self.explore[0]), k=k)
-        numbers = set(map(str, range(problem.num_states))) - set(problem.state_names)
-        states = [int(state) if state in numbers else state for state in self.explore]
-        states = states or (task.exploration_states if task else ())
+            return CostOfExploration(load_object(self.explore[0]), actions, k)
+        states = _by_number(self.explore, problem.state_names)
+        if not states and (task := problem.task) is not None:
+            states, actions = task.exploration_states, task.exploration_actions
         if not states:
             raise ConfigError("`--explore` must name states: the problem's task has none.")
-        return CostOfExploration(states, k=k)
+        return CostOfExploration(states, actions, k)
 
     def _solve(self, problem: CMDP, given: dict[str, Any]) -> FitResult:
-        if not isinstance(problem, TabularCMDP):
+        finite = as_finite(problem)
+        if finite is None:
             raise ConfigError("`--method exact` needs a finite problem: a TabularCMDP.")
         settings = self.config
         config = SolveConfig(settings.inference.irl, settings.certificate, self.restarts)
         with Progress(Console(stderr=True)) as progress:
-            result = solve(problem, config=config, seed=self.seed[0], callbacks=[progress], **given)
+            result = solve(finite, config=config, seed=self.seed[0], callbacks=[progress], **given)
         played = result.evaluate(episodes=_EPISODES, horizon=_HORIZON)
         measured = Measured(played, _EPISODES, _HORIZON, result.regret())
         return dataclasses.replace(result, measured=measured)
@@ -253,6 +264,12 @@ class Fit(Command):
             one = len(self.seed) == 1
             save_figures(result, self.figures if one else self.figures / f"seed-{seed}")
             print(f"Figures in {self.figures}")
+
+
+def _by_number(given: Sequence[str], names: Sequence[str]) -> list[int | str]:
+    """What stands for a number and is no name, as that number."""
+    numbers = set(map(str, range(len(names)))) - set(names)
+    return [int(one) if one in numbers else one for one in given]
 
 
 def _check_free(path: Path, force: bool) -> None:

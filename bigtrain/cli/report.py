@@ -28,13 +28,13 @@ class Report(Command):
     """Overwrite the file that --out names if there is one."""
 
     def perform(self) -> None:
-        from bigtrain.experiments.report import compose  # matplotlib takes long to import
+        from bigtrain.experiments import compose, names  # matplotlib takes long to import
 
         own = self.directory / "report.html"  # made of the directory, so it may be made again
         path = self.out or own
         if path.resolve() != own.resolve():
             _check_free(path, self.force)
-        page = compose(self.directory)
+        page = compose(self.directory, order=names())
         with atomic_write(path) as file:
             file.write(page.encode())
         print(f"Written to {path}")

@@ -87,6 +87,11 @@ def _read_member(
     path: str | os.PathLike, archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_size: int
 ) -> np.ndarray:
     """One array. Its size is held against the archive's before any memory is taken."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DemonstrationError(
+            f"In `{path}`, `{_quote(info.filename)}` must be stored or deflated, as numpy writes "
+            f"it, got compression {info.compress_type}. Write it anew."
+        )
     ratio = 1 if info.compress_type == zipfile.ZIP_STORED else _MAX_DEFLATE_RATIO
     if info.compress_size > archive_size or info.file_size > ratio * info.compress_size:
         raise DemonstrationError(
@@ -116,6 +121,8 @@ def _parse_npy(path: str | os.PathLike, name: str, content: np.ndarray) -> np.nd
         raise DemonstrationError(f"`{path}` holds `{name}` in the unknown .npy version {version}.")
     try:
         shape, fortran_order, dtype = readers[version](head)
+        if any(type(size) is not int for size in shape):  # numpy lets True pass for 1
+            raise ValueError(f"the shape must be whole numbers, got {shape}")
     except Exception as error:  # numpy takes a header apart without a look at what is in it
         raise ValueError(f"the header of `{name}` says {error or type(error).__name__}") from error
     if dtype.kind not in "biufU":

@@ -12,9 +12,10 @@ from bigtrain.experiments import (
     temperature,
 )
 from bigtrain.experiments.experiment import Experiment, Preset
+from bigtrain.experiments.report import compose
 from bigtrain.experiments.study import carry_out
 
-__all__ = ["Experiment", "Preset", "carry_out", "get", "names"]
+__all__ = ["Experiment", "Preset", "carry_out", "compose", "get", "names"]
 
 _EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT

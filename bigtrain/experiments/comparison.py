@@ -19,10 +19,11 @@ from bigtrain.finite import (
     TabularCMDP,
     anywhere,
     demonstrate,
+    map_reward,
     plan_expert,
     solve,
+    solve_bayes,
 )
-from bigtrain.finite.exact import map_reward, solve_bayes
 from bigtrain.fit import FitConfig
 from bigtrain.policy import Policy
 from bigtrain.reward import InferenceConfig, IRLConfig

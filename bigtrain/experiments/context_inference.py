@@ -15,8 +15,7 @@ from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import regret_of, task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.finite import TabularCMDP, demonstrate, evaluate_exactly
-from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite import TabularCMDP, demonstrate, evaluate_exactly, map_reward, solve_bayes
 from bigtrain.reward import InferenceConfig
 
 HORIZON = 100

@@ -15,8 +15,7 @@ from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share, span
-from bigtrain.finite import TabularCMDP, demonstrate
-from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite import TabularCMDP, demonstrate, map_reward, solve_bayes
 from bigtrain.fit import FitConfig
 from bigtrain.reward import InferenceConfig
 

@@ -16,11 +16,9 @@ from bigtrain.exploration import (
     Uniform,
     predictive_reward,
 )
-from bigtrain.finite import TabularCMDP, evaluate_exactly
-from bigtrain.finite.exact import BayesConfig
+from bigtrain.finite import BayesConfig, TabularCMDP, Task, evaluate_exactly
 from bigtrain.fit import FitConfig
 from bigtrain.phases import InferredReward, LearnedPolicy, Measure, infer_reward, learn_policies
-from bigtrain.problem import Task
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
 from bigtrain.reward import InferenceConfig, RewardPosterior

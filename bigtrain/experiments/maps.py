@@ -13,8 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from bigtrain.figures import COLOURS, PALE, styled
-from bigtrain.finite import TabularCMDP
-from bigtrain.finite.envs import CELL_PIXELS, INDICATORS, Painter
+from bigtrain.finite import CELL_PIXELS, INDICATORS, Painter, TabularCMDP
 from bigtrain.policy import Policy, PolicyActor
 from bigtrain.policy import play as policy_play
 

@@ -15,8 +15,15 @@ from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import label, regret_of, task_of
 from bigtrain.experiments.statistics import estimate, share
-from bigtrain.finite import COARSE, TabularCMDP, anywhere, demonstrate, evaluate_exactly
-from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite import (
+    COARSE,
+    TabularCMDP,
+    anywhere,
+    demonstrate,
+    evaluate_exactly,
+    map_reward,
+    solve_bayes,
+)
 from bigtrain.fit import FitConfig
 from bigtrain.reward import InferenceConfig, IRLConfig
 

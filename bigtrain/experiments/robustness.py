@@ -17,8 +17,14 @@ from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.finite import TabularCMDP, anywhere, demonstrate, policy_value
-from bigtrain.finite.exact import map_reward, solve_bayes
+from bigtrain.finite import (
+    TabularCMDP,
+    anywhere,
+    demonstrate,
+    map_reward,
+    policy_value,
+    solve_bayes,
+)
 from bigtrain.reward import IRLConfig
 from bigtrain.runs import Event
 

@@ -29,7 +29,7 @@ from bigtrain.experiments import findings
 from bigtrain.experiments.experiment import Experiment, Preset, Workplace
 from bigtrain.experiments.findings import Findings
 from bigtrain.provenance import PACKAGES
-from bigtrain.runs import Callback, Event, flatten, lock, settle
+from bigtrain.runs import Callback, Event, flatten_settings, keep_settings, lock
 
 
 def carry_out(
@@ -54,7 +54,7 @@ def carry_out(
         warnings.filterwarnings("ignore", "With k = 1 exploring is worth as much")
         warnings.filterwarnings("ignore", "The best policy explores for ever")
         asked = {"experiment": experiment.name, "preset": preset, "of": settings}
-        settle(directory, asked, fingerprint="")
+        keep_settings(directory, asked, fingerprint="")
         for folder in ("results", "work", "bundles"):
             (directory / folder).mkdir(exist_ok=True)
         pieces = experiment.pieces(settings)
@@ -82,7 +82,7 @@ def carry_out(
             "title": experiment.title,
             "preset": preset,
             "seconds": round(seconds, 1),
-            "settings": flatten(settings),
+            "settings": flatten_settings(settings),
             "versions": {name: metadata.version(name) for name in PACKAGES},
         }
         findings.write(concluded, directory, about)

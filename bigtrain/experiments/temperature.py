@@ -25,8 +25,7 @@ from bigtrain.experiments.experiment import Experiment, Piece, Preset, Workplace
 from bigtrain.experiments.findings import Claim, Findings, Picture, Table
 from bigtrain.experiments.learning import task_of
 from bigtrain.experiments.statistics import estimate
-from bigtrain.finite import TabularCMDP, demonstrate
-from bigtrain.finite.exact import map_reward
+from bigtrain.finite import TabularCMDP, demonstrate, map_reward
 from bigtrain.reward import InferenceConfig, IRLConfig
 
 

@@ -1,7 +1,7 @@
 """Phase 2: the reward's scale, and what exploring may cost (section 4.3).
 
 Inverse RL finds a reward up to scale and shift. It is stretched to [r_min, r_max], and where the
-expert never had to explore, a prior over k says what exploring is worth: r = k · r_max there.
+expert never had to explore, a prior over k says what exploring pays: r = k · r_max there.
 """
 
 from bigtrain.exploration.cost import CostOfExploration, States

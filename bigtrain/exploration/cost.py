@@ -1,4 +1,12 @@
-"""Where exploring can be done, and what it is worth there: S_COE × A_COE and p(k)."""
+"""Where exploring can be done, and what it pays there: S_COE × A_COE and p(k) (section 4.3).
+
+    p(r | s, a, k) = N(k r_max, σ²) in S_COE × A_COE,        k ∈ [r_min / r_max, 1]
+
+k [state, action], by broadcasting, over the states and actions named, not over all of them.
+
+What bites: k < 1 in the paper. At 1 exploring pays as much as the best there is, and may never end;
+that is allowed, and warned of. With r_max ≤ 0 a share of it means nothing.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -74,7 +82,9 @@ class CostOfExploration:
         self, cmdp: Simulator, values: Float[Array, "..."], state: State, action: Int[Array, ""]
     ) -> Float[Array, ""]:
         """The entry for one pair of the set, of `values` in the shape of the fields of `k`."""
-        values = values.reshape((1, 1, *values.shape)[-2:])
+        values = values.reshape(
+            (1, 1, *values.shape)[-2:]
+        )  # [state, action], as broadcasting has it
         row, column = self._place(cmdp, state, action)
         # Clipped, since an axis of length 1 counts for every state or action.
         return values.at[row, column].get(mode="clip")
@@ -109,6 +119,7 @@ class CostOfExploration:
                 f"got the range ({r_min}, {r_max}). Shift the range."
             )
         least = r_min / r_max
+        # A k that somebody computed as r_min / r_max may differ from `least` by rounding.
         if not (np.all(low >= least - 1e-12 * abs(least)) and np.all(high <= 1)):
             raise ConfigError(
                 f"`k` must lie from r_min/r_max = {least:g} to 1, "

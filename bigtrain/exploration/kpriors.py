@@ -1,4 +1,15 @@
-"""p(k): what exploring is worth, as a share of r_max."""
+"""p(k): what exploring pays, as a share of r_max (section 4.3).
+
+    Uniform           E[k] = (low + high) / 2,     Var[k] = (high − low)² / 12
+    Fixed             E[k] = value,                Var[k] = 0
+    MaximumEntropy    p(k) ∝ exp(λ t), t = (k − low) / (high − low), λ such that E[k] is given
+
+For λ = −β < 0, E[t] = 1/β − e^{−β} / (1 − e^{−β}), Var[t] = 1/β² − e^{−β} / (1 − e^{−β})², and the
+quantile u is at t = −log(1 − u (1 − e^{−β})) / β; λ > 0 is its mirror image.
+
+What bites: for small β both moments are differences of terms like 1/β², and have a series instead;
+for large β everything is computed from the end where the density is greatest, or it overflows.
+"""
 
 import abc
 from dataclasses import dataclass
@@ -14,7 +25,7 @@ from bigtrain.errors import ConfigError
 
 
 class KPrior(abc.ABC):
-    """p(k): what exploring is worth, as a share of r_max. Fields may be arrays [state, action]."""
+    """p(k): what exploring pays, as a share of r_max. Fields may be arrays [state, action]."""
 
     @property
     @abc.abstractmethod
@@ -173,6 +184,7 @@ def _exponential_moments(
     """Mean and variance of the density ∝ exp(−|rate| · t) on [0, 1]."""
     rate = np.abs(rate)
     small = rate < 0.1  # where the closed forms cancel; the series are good to 1e-15 there
+    # Each branch gets harmless numbers where the other one counts: NaN would pass through `where`.
     near, square = np.where(small, rate, 0), np.where(small, rate, 0) ** 2
     far = np.where(small, 1, rate)
     tail = -np.exp(-far) / np.expm1(-far)
@@ -192,7 +204,8 @@ def _exponential_rate(mean: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."
     mean = np.maximum(mean, 1e-30)  # the rate, some 1 / mean, must fit float32
     offset = 1 - 2 * mean
     rate = offset * (3 - offset**2) / (2 * mean * (1 - mean))
-    for _ in range(5):
+    for _ in range(5):  # convergence is quadratic
+        # dE[t]/dβ = −Var[t]
         found, variance = _exponential_moments(np.asarray(rate))
         rate = rate + (found - mean) / variance
     return np.asarray(rate)

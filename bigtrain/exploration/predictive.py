@@ -1,4 +1,26 @@
-"""The Bayesian reward distribution: the posterior rescaled, with p(k) where exploring is done."""
+"""The Bayesian reward distribution: the posterior rescaled, with p(k) where exploring is done
+(section 4.3).
+
+    p^{IRL+COE}(r | s, a): r = k r_max, k ~ p(k), in S_COE × A_COE,          (eq. (4))
+                           r ~ N(ν(s, a)·ω̄ + bias, νᵀΣ̄ν) elsewhere;
+    r^{IRL+COE}(s, a)      = r_max E[k] in S_COE × A_COE,                    (eq:predictive_reward)
+                           = ν(s, a)·ω̄ + bias elsewhere,
+
+with the posterior N(ω*, Σ) of phase 1 stretched to the range,
+
+    ω̄ = scale · ω*,   Σ̄ = scale² Σ,   scale = (r_max − r_min) / (max ν·ω* − min ν·ω*),
+    bias = r_min − scale · min ν·ω*            over the state-actions that can occur
+
+The Bayes-optimal policy depends on the mean alone (appendix F.1). The paper's aleatoric σ² is left
+out: it is the same for every policy.
+
+What bites (design, points 1, 2 and 8):
+- Rescaling is affine. The bias is no ω unless features sum to one, and it leaves the best policy
+  as it was only because no episode ends.
+- The range is over what can occur. A state that no context leads to has the prior's reward, and
+  would set the scale of all others.
+- k is measured in r_max, so an error in the inferred maximum is one in what exploring pays.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -39,12 +61,12 @@ def rescale(
             f"The inferred reward is {low:g} wherever the agent can be, so it has no scale. "
             "The demonstrations show no preference; check them, and the prior."
         )
-    scale = (r_max - r_min) / (high - low)
+    scale = (r_max - r_min) / (high - low)  # `low` goes to r_min, `high` to r_max
     return Rescaling(float(scale), float(r_min - scale * low))
 
 
 class PredictiveReward(eqx.Module):
-    """p^{IRL+COE}(r | s, a), the Bayesian reward distribution (eq. 5).
+    """p^{IRL+COE}(r | s, a), the Bayesian reward distribution (eq. (4)).
 
     Outside the exploration set r = ν·ω̄ + bias with ω̄ ~ N(`weights`, `covariance`); inside it
     r = k · r_max. The range was set by the posterior mean, and counts as known; `scale` is what
@@ -64,8 +86,8 @@ class PredictiveReward(eqx.Module):
         inferred = self._inferred_mean(state, action)
         if self.exploration is None:
             return inferred
-        worth = self.exploration.k.mean * self.reward_range[1]
-        return self._where_exploring(state, action, jnp.asarray(worth), inferred)
+        paid = self.exploration.k.mean * self.reward_range[1]
+        return self._where_exploring(state, action, jnp.asarray(paid), inferred)
 
     def variance(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
         """The predictive variance of one pair; compiles."""
@@ -83,6 +105,7 @@ class PredictiveReward(eqx.Module):
         if self.exploration is None:
             return inferred
         k = self.exploration.k
+        # One uniform number for all pairs: one k by its quantile, as far as its fields agree.
         drawn = k.quantile(jnp.full(np.shape(k.mean), jax.random.uniform(key_k)))
         return self._where_exploring(state, action, drawn * self.reward_range[1], inferred)
 
@@ -97,8 +120,8 @@ class PredictiveReward(eqx.Module):
         mean, cmdp = self.irl_table(), self.cmdp
         if self.exploration is None:
             return mean
-        worth = self.exploration.spread(cmdp, self.exploration.k.mean * self.reward_range[1])
-        return np.where(self.exploration.mask(cmdp), worth, mean)
+        paid = self.exploration.spread(cmdp, self.exploration.k.mean * self.reward_range[1])
+        return np.where(self.exploration.mask(cmdp), paid, mean)
 
     def as_function(self) -> Callable[[State, Int[Array, ""]], Float[Array, ""]]:
         """The predictive mean, as `evaluate` wants a reward: from tables in finite problems."""
@@ -114,6 +137,7 @@ class PredictiveReward(eqx.Module):
         """The predictive variance of every (state, action)."""
         cmdp = self.cmdp
         features = cmdp.feature_matrix()
+        # νᵀΣ̄ν row by row, without [pair, pair].
         spread = np.asarray(features.multiply(features @ np.asarray(self.covariance)).sum(-1))
         spread = spread.reshape(cmdp.num_states, cmdp.num_actions)
         if self.exploration is None:
@@ -137,16 +161,18 @@ class PredictiveReward(eqx.Module):
             return drawn
         states, actions = (np.asarray(part) for part in self.exploration.indices(cmdp))
         uniform = jax.random.uniform(key_k, (num_samples, len(states), len(actions)))
-        worth = self.exploration.k.quantile(uniform) * self.reward_range[1]
-        return drawn.at[:, states[:, None], actions].set(worth)
+        paid = self.exploration.k.quantile(uniform) * self.reward_range[1]
+        return drawn.at[:, states[:, None], actions].set(paid)
 
     def _inferred_mean(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
         features = self.cmdp.features(state, action)
+        # Terms may cancel (see the warning of `predictive_reward`): no TF32 on GPUs.
         return jnp.dot(features, jnp.asarray(self.weights), precision="highest") + self.bias
 
     def _inferred_variance(self, state: State, action: Int[Array, ""]) -> Float[Array, ""]:
         features = self.cmdp.features(state, action)
         spread = jnp.dot(features, jnp.asarray(self.covariance), precision="highest")
+        # Positive but for rounding, and a square root follows.
         return jnp.maximum(jnp.dot(spread, features, precision="highest"), 0)
 
     def _where_exploring(
@@ -195,9 +221,11 @@ def predictive_reward(
     features, occurring = cmdp.occurring_features(states)
     if exploration is not None and states is not None:
         exploration.check_occurring(states)
+    # [state, action], of all states that are given or that there are.
     mean = (features @ posterior.mean).reshape(-1, cmdp.num_actions)
     scale, shift = rescale(mean, occurring, reward_range)
     weights = scale * posterior.mean
+    # What float32 loses goes with the largest sum of absolute terms, not with the result.
     terms = (abs(features) @ np.abs(weights)).reshape(mean.shape)[occurring].max() + abs(shift)
     lost = np.finfo(np.float32).eps * terms / (reward_range[1] - reward_range[0])
     if lost > FLOAT32_TOLERANCE:
@@ -217,7 +245,7 @@ def predictive_reward(
             "exploring.",
             stacklevel=2,
         )
-    elif states is not None:
+    elif states is not None:  # finite problems have a sharper test, run by who solves them
         _warn_of_endless(reward, scale * mean + shift, states)
     return reward
 

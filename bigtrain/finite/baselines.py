@@ -1,5 +1,14 @@
 """Baselines of finite problems, exactly: cloning by counting, and inverse reinforcement
-learning that leaves something out, the exploration prior or the contexts."""
+learning that leaves something out, the exploration prior or the contexts.
+
+    clone            π(a | s) = n(s, a) / n(s)                   n counts all contexts alike
+    without prior    r = ν·ω̄ + bias everywhere                  eq. (4) without its first case
+    averaged         p(s' | s, a) = Σ_θ p(θ) p(s' | s, a, θ)     for the inference (appendix C)
+
+Where there is an imitation gap (section 3.1) each fails in its way: the clone never explores, since
+no expert did; the reward without prior speaks against exploring for the same reason; the averaged
+one takes for a preference what the dynamics of single contexts explain.
+"""
 
 from collections.abc import Sequence
 
@@ -92,6 +101,7 @@ def clone(cmdp: TabularCMDP, demonstrations: Demonstrations) -> MemorylessPolicy
     steps = np.asarray(expert.mask)[:, 1:]
     counts = np.zeros((cmdp.num_states, cmdp.num_actions))
     states, actions = np.asarray(expert.states), np.asarray(expert.actions)
+    # `add.at`, since a pair occurs many times.
     np.add.at(counts, (states[:, :-1][steps], actions[:, :-1][steps]), 1)
     counts[counts.sum(-1) == 0] = 1
     return MemorylessPolicy(cmdp, counts / counts.sum(-1, keepdims=True))

@@ -1,4 +1,14 @@
-"""Policies of finite problems judged by their regret, which is certain."""
+"""Policies of finite problems judged by their regret, which is certain.
+
+    score = (U − L(π)) / (U − J_never),    or where that has no denominator    (U − L(π)) / Δr
+
+U is the upper bound on the Bayes-optimal value (`bayes`), L(π) the lower one on the policy's
+(`Controller`), J_never the best that never explores, Δr the range of the reward.
+
+What bites: following a policy whose beliefs a network tracks can take minutes, a bad one above all,
+since such beliefs never return to where they were. So a coarse resolution comes first there, and
+only what looks good at that is followed at the fine one (docs/decisions/0012).
+"""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -25,7 +35,7 @@ from bigtrain.policy import NetworkPolicy
 from bigtrain.runs import Event
 
 _VALUE_TOLERANCE = 1e-7
-"""What weighs less is not followed when a policy is valued, as a share of all there is."""
+"""Nodes with a smaller share of discounted visits are not followed when a policy is valued."""
 
 COARSE = 1e-2
 """Beliefs that a network tracks drift, and some policies meet endlessly many: until a policy looks
@@ -47,6 +57,7 @@ class RegretJudge(PolicyJudge):
         rewards: Sequence[PredictiveReward | ArrayLike],
         config: BayesConfig,
         exploration_states: Sequence[int | str] | None,
+        exploration_actions: Sequence[int | str] | None,
     ):
         super().__init__(learner, members, measure)
         self._cmdp = cmdp
@@ -54,9 +65,10 @@ class RegretJudge(PolicyJudge):
         self._known: list[tuple[Float[np.ndarray, "s a"], BayesSolution, float | None]] = []
         for reward in rewards:
             table = table_of(cmdp, reward)
-            pairs = exploration_pairs(cmdp, reward, exploration_states)
+            pairs = exploration_pairs(cmdp, reward, exploration_states, exploration_actions)
             key = table.tobytes() + pairs.tobytes()
             if key not in solved:
+                # By far the slowest part, and the same for all seeds of a reward.
                 never = never_exploring_value(cmdp, table, pairs, config)
                 solved[key] = (solve_bayes(cmdp, table, config), never)
             self._known.append((table, *solved[key]))
@@ -95,7 +107,7 @@ class RegretJudge(PolicyJudge):
     def _regret(self, policy: NetworkPolicy, place: int, resolutions: Sequence[float]) -> Regret:
         """By the first of the resolutions at which all that matters could be followed."""
         table, optimum, never = self._known[place]
-        most = np.ptp(table) / (1 - self._cmdp.gamma)
+        most = np.ptp(table) / (1 - self._cmdp.gamma)  # the range of values
         value = -np.inf
         for resolution in resolutions:
             lower, upper = policy_value(
@@ -105,7 +117,7 @@ class RegretJudge(PolicyJudge):
                 tolerance=_VALUE_TOLERANCE,
                 resolution=resolution,
             )
-            value = max(value, lower)
+            value = max(value, lower)  # each of them is a bound
             if upper - lower <= 10 * _VALUE_TOLERANCE * most:
                 break
         return Regret(value, optimum.upper, never)

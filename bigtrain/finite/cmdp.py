@@ -1,4 +1,9 @@
-"""Finite problems: contextual MDPs written as arrays."""
+"""Finite problems: contextual MDPs written as arrays (eq. (1)).
+
+    M(θ) = ⟨S, A, p(s' | s, a, θ), p(s_0), r(s, a), γ⟩,        θ ~ p(θ) once an episode
+
+Arrays are float64 NumPy until `jit` carries them, and float32 after: solve first, compile after.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
@@ -15,7 +20,7 @@ from bigtrain.errors import CMDPError, ConfigError, PlanningError
 from bigtrain.finite import transitions as transitions_lib
 from bigtrain.finite.demonstrations import Names, check_transitions, find_states
 from bigtrain.finite.transitions import Transitions
-from bigtrain.problem import CMDP, Discrete, Task, Trajectories, Where, spaces
+from bigtrain.problem import CMDP, Discrete, State, Task, Trajectories, Where, spaces
 
 MOST_EXAMPLES = 1_024
 """How many states tell networks what observations are like."""
@@ -203,7 +208,7 @@ class TabularCMDP(CMDP):
         encode: Callable[[Array], Any],
         function: Callable[[Any, Int[Array, ""], Any], Array],
         trajectories: Trajectories,
-    ) -> Float[Array, "row moment ..."]:
+    ) -> Float[Array, "row time ..."]:
         if self.successors.size > trajectories.actions.size:
             return super().map_steps(encode, function, trajectories)
         codes = self.encoder(encode, self.num_states)(jnp.arange(self.num_states))
@@ -233,13 +238,14 @@ class TabularCMDP(CMDP):
 
     def check_steps(
         self,
-        states: Int[np.ndarray, " moment"],
+        states: Int[np.ndarray, " time"],
         actions: Int[np.ndarray, " step"],
         lengths: Int[np.ndarray, " trajectory"],
         contexts: Int[np.ndarray, " trajectory"] | None,
         where: Where,
     ) -> None:
         """Raises where a trajectory is possible in no context, or not in its own."""
+        # T actions have T + 1 states: each trajectory before a step moves it on by one.
         left = np.arange(len(actions)) + np.repeat(np.arange(len(lengths)), lengths)
         check_transitions(
             self.transitions,
@@ -291,7 +297,7 @@ class TabularCMDP(CMDP):
             return sparse.csr_matrix((np.ones(len(same)), same, np.arange(len(same) + 1)))
         return sparse.csr_matrix(np.asarray(self.feature_table).reshape(-1, self.num_features))
 
-    def occurring_features(self, states: None) -> tuple[Any, Bool[np.ndarray, " state"]]:
+    def occurring_features(self, states: State | None) -> tuple[Any, Bool[np.ndarray, " state"]]:
         """Of all states, as a sparse matrix: a finite problem knows which can occur."""
         if states is not None:
             raise ConfigError("`states` must be left out: a finite problem knows which can occur.")

@@ -1,4 +1,8 @@
-"""Demonstrations held against a problem: which states they visit, and whether they can."""
+"""Demonstrations held against a problem: which states they visit, and whether they can.
+
+A trajectory must be possible: Π_j p(s_{j+1} | s_j, a_j, θ) > 0 in some θ with p(θ) > 0. Each of its
+steps may be, in one context or another, and yet no context allow all of them.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -124,6 +128,7 @@ def check_transitions(
         if step is not None:
             name = names.contexts[context[step]]
             raise refuse(step, f"which is impossible in its context `{name}`")
+    # [context, step]. A step alone first, since that error is the easier one to understand.
     possible = possible & context_possible[:, None]
     step = _first(~possible.any(0))
     if step is not None:
@@ -150,6 +155,7 @@ def _possible(
     """Whether each step has a positive probability in each context."""
     num_states, num_actions, _ = dynamics.successors.shape
     shape = (num_states, num_actions, num_states)
+    # Each kind of step once: demonstrations repeat a few of them many times.
     codes = np.ravel_multi_index((states, actions, next_states), shape)
     kinds, inverse = np.unique(codes, return_inverse=True)
     state, action, next_state = np.unravel_index(kinds, shape)

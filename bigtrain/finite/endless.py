@@ -11,6 +11,10 @@ Exploring never ends where V_X(s) = V*(s) in a state s that the agent gets to: o
 optimal plan, or one step off it. In one that is out of the way it may well be so and not matter.
 V_X falls by r_max / (1 − γ) with k and V* by no more than that, so that a lower k ends it, and how
 low it must be is found by bisection.
+
+C(X) is the greatest fixed point of "has a pair whose every successor is in the set": from all of X,
+pairs that may lead out are taken away until none is left that does. V_X and V* are [state], solved
+exactly for each θ: they are equal, or apart by more than the rounding of solves.
 """
 
 import warnings
@@ -50,7 +54,9 @@ def find_endless(reward: PredictiveReward) -> Endless | None:
     if (found := _endless(cmdp, table, mask)) is None:
         return None
     r_max, k = reward.reward_range[1], float(np.mean(exploration.k.mean))
+    # In units of k: 0 is what was asked for; at `high` all of X pays r_min or less.
     low, high = 0.0, (table[mask].max() - reward.reward_range[0]) / r_max
+    # Not even then: the range, not k, is what makes exploring pay.
     if _endless(cmdp, table - high * r_max * mask, mask):
         return found
     for _ in range(_BISECTIONS):
@@ -88,7 +94,7 @@ def _endless(
     cmdp: TabularCMDP, table: Float[np.ndarray, "state action"], mask: Pairs
 ) -> Endless | None:
     for context in np.flatnonzero(np.asarray(cmdp.context_prior)).tolist():
-        staying = _closed(cmdp, context, mask)
+        staying = _closed(cmdp, context, mask)  # C(X), by its pairs
         inside = staying.any(-1)
         if not inside.any():
             continue
@@ -97,10 +103,12 @@ def _endless(
         )
         kept = _values_within(cmdp, context, table, staying)
         tolerance = TIE_TOLERANCE * np.abs(best.values).max()
-        met = _met(cmdp, context, tied_actions(best.action_values))
-        endless = np.flatnonzero(inside & met & (kept >= best.values - tolerance))
+        visited = _visited(cmdp, context, tied_actions(best.action_values))
+        # V* includes acting by X alone, so it can exceed V_X by rounding only or by a better way.
+        endless = np.flatnonzero(inside & visited & (kept >= best.values - tolerance))
         if len(endless):
             state = endless[kept[endless].argmax()]
+            # For the message: the most that the pairs outside X can keep up, by the same means.
             others = _closed(cmdp, context, ~mask)
             other = np.where(others.any(-1), _values_within(cmdp, context, table, others), -np.inf)
             paid, other = (1 - cmdp.gamma) * kept[state], (1 - cmdp.gamma) * other.max()
@@ -130,17 +138,18 @@ def _values_within(
     cmdp: TabularCMDP, context: int, table: Float[np.ndarray, "state action"], pairs: Pairs
 ) -> Float[np.ndarray, " state"]:
     """The best values of acting by closed `pairs` alone; of no meaning where there is none."""
+    # A state without any is left all its actions, since a solve wants one; nobody enters it.
     allowed = pairs | ~np.any(pairs, axis=-1, keepdims=True)
     successors, probabilities = cmdp.transitions
     restricted = np.where(allowed, table, -np.inf)
     return policy_iteration(successors, probabilities[context], restricted, cmdp.gamma).values
 
 
-def _met(cmdp: TabularCMDP, context: int, best: Pairs) -> Bool[np.ndarray, " state"]:
+def _visited(cmdp: TabularCMDP, context: int, best: Pairs) -> Bool[np.ndarray, " state"]:
     """States on the way of a plan, or one step off it."""
     on_the_way = cmdp.transitions.matrix(context, best.astype(float)).T
     anywhere = cmdp.transitions.matrix(context, np.ones(best.shape)).T
-    met = np.asarray(cmdp.initial) > 0
-    while (grown := met | (on_the_way @ met > 0)).sum() > met.sum():
-        met = grown
-    return met | (anywhere @ met > 0)
+    visited = np.asarray(cmdp.initial) > 0
+    while (grown := visited | (on_the_way @ visited > 0)).sum() > visited.sum():
+        visited = grown
+    return visited | (anywhere @ visited > 0)

@@ -1,4 +1,17 @@
-"""Phase 1's experience of finite problems: how often each step was made, and nothing else."""
+"""Phase 1's experience of finite problems: how often each step was made, and nothing else.
+
+With p(θ | τ_i) what is believed of the context of trajectory i,
+
+    n(θ, s, a, s') = Σ_i p(θ | τ_i) #{t: (s_t, a_t, s_{t+1}) = (s, a, s')}
+    w(θ, s, a, s') = n(θ, s, a, s') / (n(θ, s, a) + 1)
+
+and both losses of appendix B (eq:sf_expert_objective, eq:bellman_eq_for_sf) are sums over the
+different steps, weighted by w. The expert's also name the next action a', their own (SARSA).
+
+What bites: the paper draws steps uniformly from trajectories, which is n. An episode spends nearly
+all of its time in one absorbing state, and the few steps that led there drown. With w each (s, a)
+weighs alike in each context once it has been visited, and next to nothing before.
+"""
 
 from typing import final
 
@@ -23,22 +36,19 @@ class _TableValues(eqx.Module):
 class _ExpertKinds(eqx.Module):
     """The steps of a finite problem's demonstrations, each kind (s, a, s', a') once.
 
-    `kinds[i]` were met in `trajectories[i]`, `times[i]` times.
+    Row i says that the step `kinds[i]` occurs `times[i]` times in `trajectories[i]`: beliefs about
+    contexts change as ω does, and then counting again is one scatter over these rows.
     """
 
     steps: Int[np.ndarray | Array, "part kind"]
-    kinds: Int[np.ndarray | Array, " meeting"]
-    trajectories: Int[np.ndarray | Array, " meeting"]
-    times: Float[np.ndarray | Array, " meeting"]
+    kinds: Int[np.ndarray | Array, " row"]
+    trajectories: Int[np.ndarray | Array, " row"]
+    times: Float[np.ndarray | Array, " row"]
 
 
 @final
 class CountedExperience(Experience):
-    """How often each step of a finite problem was made, in each context as far as one can tell.
-
-    Every (state, action) weighs alike, once it has been met: n/(n+1) for n meetings. Where an
-    episode is spent in one absorbing state, the few steps that led there would otherwise drown.
-    """
+    """n(θ, s, a, s') of all simulated steps so far, in each context as far as one can tell."""
 
     cmdp: TabularCMDP
     expert: _ExpertKinds
@@ -56,6 +66,7 @@ class CountedExperience(Experience):
         states, actions = episodes.states[:, :-1], episodes.actions[:, :-1]
         reached = jnp.asarray(self.cmdp.successors)[states, actions] == episodes.states[:, 1:, None]
         step = (states, actions, jnp.argmax(reached, axis=-1))
+        # By the belief at the end of the episode, which has seen all of its evidence.
         added = episodes.notes.probs[:, -1].T[..., None]
         return memory.at[(slice(None), *step)].add(added)
 
@@ -68,8 +79,8 @@ class CountedExperience(Experience):
     ) -> Batch:
         _, num_states, num_actions, width = memory.shape
         rows, actions, _ = np.indices((num_states, num_actions, width)).reshape(3, -1)
-        met = memory.sum(-1, keepdims=True)
-        weights = (memory / (met + 1)).reshape(len(memory), -1)
+        visits = memory.sum(-1, keepdims=True)
+        weights = (memory / (visits + 1)).reshape(len(memory), -1)
         next_rows = jnp.asarray(self.cmdp.successors).reshape(-1)
         simulated = Steps(jnp.asarray(rows), jnp.asarray(actions), next_rows, weights)
         observations, features = featurise(self.cmdp, jnp.arange(num_states))
@@ -80,8 +91,9 @@ class CountedExperience(Experience):
         rows, actions, next_rows, next_actions = jnp.asarray(self.expert.steps)
         shares = (beliefs[jnp.asarray(self.expert.trajectories)].T) * jnp.asarray(self.expert.times)
         counts = jnp.zeros((shape[0], len(rows))).at[:, jnp.asarray(self.expert.kinds)].add(shares)
-        met = jnp.zeros(shape).at[:, rows, actions].add(counts)[:, rows, actions]
-        return Steps(rows, actions, next_rows, counts / (met + 1), next_actions)
+        # n(θ, s, a) of each step: summed into a table, and looked up again.
+        visits = jnp.zeros(shape).at[:, rows, actions].add(counts)[:, rows, actions]
+        return Steps(rows, actions, next_rows, counts / (visits + 1), next_actions)
 
     def action_values(
         self, network: SuccessorNetwork, reward_weights: Float[Array, " feature"]
@@ -104,6 +116,7 @@ def _expert_kinds(expert: Trajectories) -> _ExpertKinds:
             trajectories,
         ]
     )
-    met, times = np.unique(rows, axis=1, return_counts=True)
-    steps, kinds = np.unique(met[:4], axis=1, return_inverse=True)
-    return _ExpertKinds(steps, kinds.ravel(), met[4], times.astype(np.float32))
+    # Once by trajectory, for `times`, and then the steps without it.
+    different, times = np.unique(rows, axis=1, return_counts=True)
+    steps, kinds = np.unique(different[:4], axis=1, return_inverse=True)
+    return _ExpertKinds(steps, kinds.ravel(), different[4], times.astype(np.float32))

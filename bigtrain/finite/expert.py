@@ -1,4 +1,11 @@
-"""The privileged expert: sees the context, plans in it, and shows the task."""
+"""The privileged expert: sees the context, plans in it, and shows the task (section 3).
+
+    π*(a | s, θ) = (1 − ε) [a ∈ A*(s, θ)] / |A*(s, θ)| + ε / A,      A* = argmax_a Q*(s, a, θ)
+
+What bites: ties are broken uniformly (design, point 3). An expert that always took the first of
+equal actions in an absorbing state would show, 48 steps out of 50, a preference that it does not
+have, and any error of a learned Ψ there outweighs the one step that tells something.
+"""
 
 from collections.abc import Sequence
 
@@ -22,7 +29,8 @@ def plan_expert(
 ) -> PrivilegedPolicy:
     """The optimal plan of every context; among equally good actions, any with equal chance.
 
-    With the probability `error_rate` an action is any at all.
+    `reward` is [state] or [state, action]. With the probability `error_rate` an action is any at
+    all.
     """
     if not 0 <= error_rate <= 1:
         raise ConfigError(f"`error_rate` must be from 0 to 1, got {error_rate}.")
@@ -31,11 +39,15 @@ def plan_expert(
 
 
 def anywhere(cmdp: TabularCMDP) -> Float[np.ndarray, " state"]:
-    """First states, for `initial`: any but the task's exploration, goal and failure states."""
+    """First states, for `initial`: any but the task's exploration, goal and failure states.
+
+    Where it takes certain actions to explore, one may be in an exploration state and not do so.
+    """
     weights = np.ones(cmdp.num_states)
     if cmdp.task is not None:
         task = cmdp.task
-        weights[[*task.exploration_states, *task.goal_states, *task.failure_states]] = 0
+        exploring = task.exploration_states if task.exploration_actions is None else ()
+        weights[[*exploring, *task.goal_states, *task.failure_states]] = 0
     return weights
 
 
@@ -53,9 +65,10 @@ def demonstrate(
 ) -> Demonstrations:
     """Episodes of the privileged expert, as state indices.
 
-    Contexts are drawn from the prior unless given, and kept out of the result unless
-    `reveal_contexts`. `initial` replaces the problem's distribution of first states. With the
-    probability `error_rate` the expert takes any action at all.
+    `reward` is [state] or [state, action]. Contexts [episode] are drawn from the prior unless
+    given, and kept out of the result unless `reveal_contexts`. `initial` [state] replaces the
+    problem's distribution of first states. With the probability `error_rate` the expert takes any
+    action at all.
     """
     for name, value in (("episodes", episodes), ("horizon", horizon)):
         if value < 1:
@@ -66,6 +79,7 @@ def demonstrate(
     else:
         chosen = _check_contexts(contexts, episodes, cmdp.num_contexts)
     start = cmdp.initial if initial is None else _check_initial(initial, cmdp.num_states)
+    # log 0 = −∞ is a state that is never drawn.
     first = jax.random.categorical(key_first, jnp.log(jnp.asarray(start)), shape=(episodes,))
     expert = plan_expert(cmdp, reward, error_rate=error_rate)
     played = _play(

@@ -1,4 +1,14 @@
-"""The exact filter of finite problems: Bayes' rule on the numbers of states."""
+"""The exact filter of finite problems: Bayes' rule on the numbers of states (section 4.4).
+
+    log b_{t+1}(θ) = log b_t(θ) + log p(s_{t+1} | s_t, a_t, θ) − log p(s_{t+1} | h_t, a_t)
+    log p(τ_i, θ)  = log p(θ) + Σ_j log p(s_{j+1} | s_j, a_j, θ)            [trajectory, context]
+
+The likelihoods are one row of the table, [context, successor]. Demonstrations need the second
+alone, a sum over steps in any order: in float64, since thousands of steps add up.
+
+What bites: the first observation of an episode is no evidence, since p(s_0) does not depend on θ.
+What no context explains leaves the belief as it was: 0 / 0 would stay NaN for ever.
+"""
 
 from collections.abc import Callable
 from typing import Any, final
@@ -39,6 +49,7 @@ class FiniteInference(InferenceModel):
         self, memory: BeliefState, code: Code, previous_action: Int[Array, ""]
     ) -> tuple[BeliefState, BeliefInfo]:
         state, known = code
+        # Where an episode begins the look-up reads the last row (−1), and `where` discards it.
         begins = (memory.last == _NOWHERE) | (previous_action == NO_ACTION)
         likelihood = self.cmdp.context_log_likelihood(memory.last, previous_action, state)
         updated, info = bayes_update(memory.log_belief, likelihood)
@@ -83,7 +94,7 @@ def trajectory_log_evidence(
     successors, probabilities = cmdp.transitions
     follows = successors[states, actions] == next_states[:, None]
     likelihood = np.where(follows, probabilities[:, states, actions], 0).sum(-1)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # log 0 = −∞: impossible in that context
         result = np.tile(np.log(np.asarray(cmdp.context_prior)), (num_trajectories, 1))
         np.add.at(result, trajectories, np.log(likelihood).T)
     return result

@@ -1,4 +1,10 @@
-"""The members that finite problems have at the seam."""
+"""The members that finite problems have at the seam: what tables make exact.
+
+belief        Bayes' rule on the table                        `FiniteInference`
+phase 1       counts in place of a replay                     `CountedExperience`
+phase 3       value iteration over hyperstates, not samples   `SweptTargets`
+judging       certified regret, not a return                  `RegretJudge`
+"""
 
 from collections.abc import Sequence
 from typing import final
@@ -94,6 +100,7 @@ class FiniteRoute(Route):
         measure: Measure | None,
         certificate: BayesConfig | None,
         exploration_states: Sequence[int | str] | None,
+        exploration_actions: Sequence[int | str] | None,
     ) -> RegretJudge:
         return RegretJudge(
             learner,
@@ -103,6 +110,7 @@ class FiniteRoute(Route):
             rewards=rewards,
             config=certificate or BayesConfig(),
             exploration_states=exploration_states,
+            exploration_actions=exploration_actions,
         )
 
     def warn_of_endless(self, reward: PredictiveReward) -> None:

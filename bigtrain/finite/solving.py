@@ -1,4 +1,12 @@
-"""BIG by the exact route: no network, no sampling, for finite problems."""
+"""BIG by the exact route: no network, no sampling, for finite problems (Algorithm 1's result).
+
+    phase 1   N(ω*, Σ), the Laplace posterior of Theorem 4.1                    `map_reward`
+    phase 2   r(s, a) = k* r_max where exploring, else ν(s, a)·ω̄ + bias         `predictive_reward`
+    phase 3   max_π E[Σ γ^t r(s_t, a_t)], with lower and upper bounds           `solve_bayes`
+
+ω̄ = scale · ω* stretches the reward to [r_min, r_max]. The expert's policy softmax(Q*/α) is given in
+the stretched units as well: with values stretched, so must α be.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -94,6 +102,7 @@ def solve(
             "worth at least the lower one; allow more with `BayesConfig`.",
             stacklevel=2,
         )
+    # Q* of the stretched reward before the exploration prior; the bias is the same everywhere.
     temperature = config.irl.temperature * reward.scale
     values = plan(cmdp, reward.irl_table()).action_values
     return FitResult(

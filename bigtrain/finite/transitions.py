@@ -4,6 +4,13 @@
 `probabilities[θ, s, a]` how likely each of them is in context θ. The list is shared by all
 contexts, so one row of `probabilities[:, s, a, k]` is what a belief update needs, and a problem
 with 10,000 states and a handful of successors each stays small.
+
+    successors [state, action, successor],  probabilities [context, state, action, successor]
+    p(s' | s, a, θ) = Σ_k [successors[s, a, k] = s'] probabilities[θ, s, a, k]
+
+What bites: rows are as long as the longest, and unused places name some state, with probability 0
+in every context. Whoever reads `successors` alone takes them for possible. A state stands once in a
+row with positive probability, or a belief update would see a part of its likelihood.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +32,7 @@ class Transitions(NamedTuple):
     probabilities: Float[np.ndarray, "context state action successor"]
 
     def matrix(self, context: int, policy: Float[np.ndarray, "state action"]) -> sparse.csr_matrix:
-        """The state-to-state matrix of `policy` in `context`."""
+        """P_π of `policy` in `context`: P_π[s, s'] = Σ_a π(a | s) p(s' | s, a, θ), sparse."""
         return self.mixed_matrix(self.probabilities[context], policy)
 
     def mixed_matrix(
@@ -36,13 +43,14 @@ class Transitions(NamedTuple):
         """The state-to-state matrix of `policy` for any probabilities of these successors."""
         num_states = len(self.successors)
         weights = policy[..., None] * probabilities
-        used = np.nonzero(weights)
+        used = np.nonzero(weights)  # zeros would be stored, and fill the factors of solves
         entries = (weights[used], (used[0], self.successors[used]))
         return sparse.csr_matrix(entries, shape=(num_states, num_states))
 
 
 def from_dense(transitions: Float[np.ndarray, "context state action next_state"]) -> Transitions:
     """The sparse form of a full table."""
+    # States possible in some context first, in their order; NaN counts, for `check` to find.
     possible = (transitions != 0).any(0)
     order = np.argsort(~possible, axis=-1, kind="stable")
     successors = order[..., : max(1, possible.sum(-1).max())]
@@ -56,7 +64,7 @@ def from_function(
     num_states: int,
     num_actions: int,
 ) -> Transitions:
-    """Transitions from `outcomes(context, state, action)`, told as {next state: probability}."""
+    """Transitions from `outcomes(context, state, action)`, given as {next state: probability}."""
     rows = {
         (context, state, action): outcomes(context, state, action)
         for context in range(num_contexts)
@@ -126,6 +134,7 @@ def check(
             f"`transitions` must sum to one over the next states, but {name_row(row)} "
             f"sums to {sums[row]:.6g}."
         )
+    # Within `SUM_TOLERANCE` they are meant to sum to one: filters and solves rely on it.
     successors = np.asarray(sparse_form.successors, np.int32)
     return _merge_repeated(Transitions(successors, probabilities / sums[..., None]))
 
@@ -157,9 +166,10 @@ def _merge_repeated(transitions: Transitions) -> Transitions:
     successors, probabilities = transitions
     order = np.argsort(successors, axis=-1, kind="stable")
     ordered = np.take_along_axis(successors, order, -1)
+    # In sorted order equal states are neighbours, and a run of them has a first.
     begins = np.ones(ordered.shape, bool)
     begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    if begins.all():
+    if begins.all():  # as a rule: nothing to merge, and nothing to copy
         return transitions
     # For each place the first one that names the same state, by way of the sorted order.
     begin = np.maximum.accumulate(np.where(begins, np.arange(ordered.shape[-1]), 0), axis=-1)
@@ -168,5 +178,6 @@ def _merge_repeated(transitions: Transitions) -> Transitions:
     merged = np.zeros_like(probabilities)
     index = np.broadcast_to(first, probabilities.shape)
     places = np.indices(probabilities.shape, sparse=True)
+    # `add.at`, since several places add to one; += would keep the last of them.
     np.add.at(merged, (*places[:-1], index), probabilities)
     return Transitions(successors, merged)

@@ -1,6 +1,9 @@
 """The one loop of learning: collect, update, judge, tell, keep.
 
-What is learned is a pure function of trajectories (`Stage.update`), and so is who collects them
+    (state_{i+1}, metrics_i) = update(state_i, member, collect(actor(state_i, member), key), key')
+
+for i up to the stage's end; states, members and metrics have a leading axis [member]. What is
+learned is a pure function of trajectories (`Stage.update`), and so is who collects them
 (`Stage.actor`). Where the simulator compiles, many iterations are one program, `scan(update ∘
 collect)`; where it does not, the host plays with a compiled actor and the update is compiled. The
 members of a drive (seeds, and settings that differ only in numbers) learn side by side.
@@ -15,12 +18,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree, Shaped
 
 from bigtrain.problem import Actor, Simulator, Trajectories
 from bigtrain.runs import Callback, Event, Run
 
 State = TypeVar("State", bound=Any)
+
+MemberMetrics = dict[str, Shaped[np.ndarray, " member"]]
+"""What is measured of every member, by name."""
 """What learning changes: a tuple with a random `key`, and `step` counting iterations."""
 
 
@@ -73,7 +79,7 @@ class Stage(eqx.Module):
     ) -> tuple[Any, Any]:
         """The state after an iteration, its step not yet counted, and what was measured."""
 
-    def events(self, metrics: Any, done: int) -> list[tuple[int, dict[str, np.ndarray]]]:
+    def events(self, metrics: Any, done: int) -> list[tuple[int, MemberMetrics]]:
         """Steps and what to tell of them, from metrics [member, iteration]; the last, if not
         more."""
         last = {name: np.asarray(part)[:, -1] for name, part in metrics._asdict().items()}
@@ -94,12 +100,12 @@ class Judge(abc.ABC):
         """The verdict at the beginning of a stage."""
         return verdict
 
-    def measure(self, states: Any) -> dict[str, np.ndarray]:
+    def measure(self, states: Any) -> MemberMetrics:
         """Numbers to tell of members as they are, also before anything is learned."""
         return {}
 
     @abc.abstractmethod
-    def judge(self, states: Any, verdict: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    def judge(self, states: Any, verdict: Any) -> tuple[Any, MemberMetrics]:
         """The verdict after a chunk, and numbers to tell, one for each member."""
 
     @abc.abstractmethod
@@ -123,8 +129,8 @@ def drive(
     """
     verdict = judge.init(states)
     _, (states, verdict) = run.resume((states, verdict), phase=phase) or (0, (states, verdict))
-    told = {stage.phase for stage in stages}
-    history = [event for event in run.events() if event.phase in told]
+    phases = {stage.phase for stage in stages}
+    history = [event for event in run.events() if event.phase in phases]
     if not history and (measured := judge.measure(states)):
         history.append(Event(stages[0].phase, 0, _as_lists(measured)))
         run.record(history[0])
@@ -153,14 +159,14 @@ def _steps(states: Any) -> int:
     return int(states.step.max())
 
 
-def _events(stage: Stage, metrics: Any, done: int, measured: dict[str, np.ndarray]) -> list[Event]:
+def _events(stage: Stage, metrics: Any, done: int, measured: MemberMetrics) -> list[Event]:
     """What is measured of a whole chunk is told with its last step."""
     told = stage.events(metrics, done)
     told[-1][1].update(measured)
     return [Event(stage.phase, step, _as_lists(found), stage.total) for step, found in told]
 
 
-def _as_lists(measured: dict[str, np.ndarray]) -> dict[str, list[float]]:
+def _as_lists(measured: MemberMetrics) -> dict[str, list[float]]:
     return {name: np.asarray(values).tolist() for name, values in measured.items()}
 
 
@@ -170,6 +176,7 @@ def advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> 
         return _advance(stage, states, members, num_iterations)
     collected = []
     for _ in range(num_iterations):
+        # The host plays members one by one; before and after, all of them are one program.
         states, keys, actors = _begin(stage, states, members)
         rows = [
             stage.simulator.collect(_pick(actors, place), key, **stage.collection._asdict())
@@ -183,6 +190,8 @@ def advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> 
 
 @eqx.filter_jit
 def _advance(stage: Stage, states: Any, members: PyTree, num_iterations: int) -> tuple[Any, Any]:
+    # Members by `vmap`, iterations by `scan`: all of a chunk is one program, and the host is asked
+    # nothing in between.
     def iterate(state, member):
         state, (key_collect, key_update) = _split(state)
         actor = stage.actor(state, member)
@@ -219,6 +228,7 @@ def _finish(
 
 def _split(state: Any) -> tuple[Any, Key[Array, "2"]]:
     """The state with a key of its own, and those of collecting and updating."""
+    # The key goes through the state, so an interrupted run goes on with the numbers it would have.
     keys = jax.random.split(state.key, 3)
     return state._replace(key=keys[0]), keys[1:]
 
@@ -237,7 +247,7 @@ pick = _pick
 
 
 def of_member(history: Sequence[Event], place: int) -> tuple[Event, ...]:
-    """What was told of one member."""
+    """What was reported of one member."""
     return tuple(
         event._replace(metrics={n: np.asarray(v)[place].item() for n, v in event.metrics.items()})
         for event in history

@@ -1,7 +1,16 @@
-"""Encoders: what is seen, as a picture or as numbers, becomes a vector that heads can work with."""
+"""Encoders: what is seen, as a picture or as numbers, becomes a vector that heads can work with.
+
+    enc(o) = conv(... relu(conv((o − mean) / scale)))      [code]     flat; numbers pass as they are
+    trunk(x) = norm(W_L relu(norm(... norm(W_1 x))))       [width]
+    weights ~ N(0, 2 / inputs)                                        He et al. (2015), `linear`
+
+What bites: heads are solved for by least squares, which cannot tell apart what the layers below
+have made alike. Hence means are taken away from observations, layers are normalised, and initial
+weights are large enough that the output of several layers still differs from input to input.
+"""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import equinox as eqx
 import jax
@@ -14,13 +23,19 @@ from bigtrain.errors import ConfigError
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of an encoder. The last three matter for pictures only, one entry a layer."""
+    """Sizes of an encoder.
+
+    `channels`, `kernels` and `strides` matter for pictures only, one entry a layer. `units` says
+    whether the numbers of a vector are all of one kind, or each is a measurement of its own, to be
+    scaled by how much it varies.
+    """
 
     width: int = 128
     depth: int = 2
     channels: tuple[int, ...] = (16, 32)
     kernels: tuple[int, ...] = (4, 3)
     strides: tuple[int, ...] = (4, 1)
+    units: Literal["one", "each"] = "one"
 
     def __post_init__(self):
         if self.width < 2 or self.depth < 1:
@@ -42,14 +57,20 @@ def linear(
     """A layer for rectified inputs: normal weights of the variance 2 / inputs, biases of 0.
 
     Larger than Equinox's own, so that what comes out of several layers still differs from input to
-    input, which least squares on top of them depends on.
+    input, which least squares on top of them depends on. `he_normal` has the same variance, but
+    truncates.
     """
     layer = eqx.nn.Linear(num_inputs, num_outputs, use_bias=use_bias, key=key)
-    weight = jax.random.normal(key, layer.weight.shape) * np.sqrt(2 / num_inputs)
+    # Equinox has the shape (out, in), and draws uniformly within 1/√in: a sixth of this variance.
+    weight = _he_normal(num_inputs)(key, layer.weight.shape)
     layer = eqx.tree_at(lambda new: new.weight, layer, weight)
     if use_bias:
         layer = eqx.tree_at(lambda new: new.bias, layer, jnp.zeros(num_outputs))
     return layer
+
+
+def _he_normal(num_inputs: int) -> jax.nn.initializers.Initializer:
+    return jax.nn.initializers.normal(np.sqrt(2 / num_inputs))
 
 
 @final
@@ -70,7 +91,7 @@ class Convolution(eqx.Module):
         self, in_channels: int, out_channels: int, kernel: int, stride: int, *, key: PRNGKeyArray
     ):
         size = in_channels * kernel**2
-        self.weight = jax.random.normal(key, (out_channels, size)) * np.sqrt(2 / size)
+        self.weight = _he_normal(size)(key, (out_channels, size))
         self.bias = jnp.zeros(out_channels)
         self.kernel, self.stride = kernel, stride
 
@@ -81,6 +102,7 @@ class Convolution(eqx.Module):
             + np.arange(self.kernel)
             for size in (height, width)
         )
+        # [y, x, kernel row, kernel column, channel], by two index arrays that broadcast.
         patches = picture[rows[:, None, :, None], columns[None, :, None, :]]
         patches = patches.reshape(len(rows), len(columns), -1)
         return patches @ self.weight.T + self.bias
@@ -97,7 +119,7 @@ class Encoder(eqx.Module):
 
     convolutions: tuple[Convolution, ...]
     mean: Float[Array, "..."]
-    scale: Float[Array, ""]
+    scale: Float[Array, "*entry"]
     shape: tuple[int, ...] = eqx.field(static=True)
     size: int = eqx.field(static=True)
 
@@ -106,7 +128,9 @@ class Encoder(eqx.Module):
     ):
         values = examples.astype(jnp.float32)
         self.mean = values.mean(0)
-        axis = 0 if examples.ndim == 2 else None
+        # One scale for all entries, as a rule: each by its own, those of a picture that hardly vary
+        # would become noise. Of a vector of measurements each has a unit of its own.
+        axis = 0 if config.units == "each" and examples.ndim == 2 else None
         spread = jnp.sqrt(((values - self.mean) ** 2).mean(axis))
         self.scale = jnp.where(spread > 0, spread, 1.0)
         self.shape = shape = examples.shape[1:]
@@ -138,6 +162,7 @@ class Encoder(eqx.Module):
             raise ConfigError(
                 f"An observation must have the shape {self.shape}, got {observation.shape}."
             )
+        # Arrays of the module, and so parameters to an optimiser, were it not for this.
         mean, scale = jax.lax.stop_gradient((self.mean, self.scale))
         values = (observation.astype(jnp.float32) - mean) / scale
         for layer in self.convolutions:
@@ -166,6 +191,7 @@ class Trunk(eqx.Module):
         self.norms = tuple(eqx.nn.LayerNorm(size) for size in sizes[1:])
 
     def __call__(self, values: Float[Array, " in"]) -> Float[Array, " out"]:
+        # Rectified before each layer but the first; who uses the output rectifies it.
         for place, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
             values = norm(layer(values if place == 0 else jax.nn.relu(values)))
         return values

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from bigtrain.bayes_rl import Learner, MemberParams, Networks
 from bigtrain.evaluate import Regret
-from bigtrain.learning import Judge, Stage, pick
+from bigtrain.learning import Judge, MemberMetrics, Stage, pick
 from bigtrain.policy import NetworkPolicy, PolicyActor
 from bigtrain.problem import Trajectories
 from bigtrain.runs import Event, metric_values
@@ -51,12 +51,12 @@ class PolicyJudge(Judge):
         """Each stage has its own chance to improve."""
         return verdict._replace(num_since=jnp.zeros_like(verdict.num_since))
 
-    def judge(self, states: Any, verdict: Verdict) -> tuple[Verdict, dict[str, np.ndarray]]:
+    def judge(self, states: Any, verdict: Verdict) -> tuple[Verdict, MemberMetrics]:
         scores, told = self.score(states.average, verdict)
         verdict = _keep(verdict, states.average, jnp.asarray(scores, jnp.float32))
         return verdict, told | self.measure(states)
 
-    def measure(self, states: Any) -> dict[str, np.ndarray]:
+    def measure(self, states: Any) -> MemberMetrics:
         """What else was asked for, of the policies of the moment."""
         if self._measure is None:
             return {}
@@ -74,7 +74,7 @@ class PolicyJudge(Judge):
     @abc.abstractmethod
     def score(
         self, networks: Networks, verdict: Verdict
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    ) -> tuple[Float[np.ndarray, " member"], MemberMetrics]:
         """Scores of all members, and what to tell of them."""
 
     @abc.abstractmethod
@@ -108,7 +108,7 @@ class ReturnJudge(PolicyJudge):
 
     def score(
         self, networks: Networks, verdict: Verdict
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    ) -> tuple[Float[np.ndarray, " member"], MemberMetrics]:
         simulator = self.learner.simulator
         horizon = int(np.ceil(_TIMES_HORIZON / (1 - simulator.gamma)))
         if simulator.is_traceable:

@@ -53,17 +53,20 @@ def learn_policies(
     inference: InferenceModel | None = None,
     certificate: Any = None,
     exploration_states: Sequence[int | str] | None = None,
+    exploration_actions: Sequence[int | str] | None = None,
     measure: Measure | None = None,
     callbacks: Sequence[Callback] = (),
     run: Run | None = None,
 ) -> list[LearnedPolicy]:
     """Learns one policy for each reward and seed, all in one program.
 
+    Of finite problems a reward may be a table [state] or [state, action].
     `baselines` say what reward a step is likely in a simulator that is not finite; `inference`
     takes the place of the exact filter. Of finite problems, `certificate` says how hard to look for
     the best policy, and `exploration_states` what regret is normalised by where a reward has no
-    exploration prior. What `measure` finds of each member's policy of the moment goes into the
-    events. A `run` keeps metrics and checkpoints.
+    exploration prior: any action there explores, unless `exploration_actions` say which. What
+    `measure` finds of each member's policy of the moment goes into the events. A `run` keeps
+    metrics and checkpoints.
     """
     if len(rewards) != len(seeds) or not seeds:
         raise ConfigError(
@@ -82,6 +85,7 @@ def learn_policies(
         baselines=baselines,
         certificate=certificate,
         exploration_states=exploration_states,
+        exploration_actions=exploration_actions,
         measure=measure,
         callbacks=callbacks,
         run=run,
@@ -99,11 +103,15 @@ def learn_members(
     baselines: Sequence[float] | None = None,
     certificate: Any = None,
     exploration_states: Sequence[int | str] | None = None,
+    exploration_actions: Sequence[int | str] | None = None,
     measure: Measure | None = None,
     callbacks: Sequence[Callback] = (),
     run: Run,
 ) -> list[LearnedPolicy]:
-    """What `learn_policies` does once beliefs are known to be inferred by `inference`."""
+    """What `learn_policies` does once beliefs are known to be inferred by `inference`.
+
+    Of finite problems a reward may be a table [state] or [state, action].
+    """
     rates = [config.learning_rate] * len(seeds) if learning_rates is None else learning_rates
     model, members = route.rewards(rewards, rates, baselines)
     learner, stages = route.learner(inference, model, config)
@@ -114,6 +122,7 @@ def learn_members(
         measure=measure,
         certificate=certificate,
         exploration_states=exploration_states,
+        exploration_actions=exploration_actions,
     )
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         _, verdict, history = drive(
@@ -149,5 +158,8 @@ def learn_policy(
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> LearnedPolicy:
-    """Learns the Bayes policy for one reward; see `learn_policies` for many, and for more."""
+    """Learns the Bayes policy for one reward; see `learn_policies` for many, and for more.
+
+    Of a finite problem the reward may be a table [state] or [state, action].
+    """
     return learn_policies(cmdp, [reward], config=config, seeds=[seed], callbacks=callbacks)[0]

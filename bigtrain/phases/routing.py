@@ -67,7 +67,10 @@ class Route:
         learning_rates: Sequence[float],
         baselines: Sequence[float] | None,
     ) -> tuple[RewardModel, MemberParams]:
-        """The rewards of phase 3, and the numbers of its members."""
+        """The rewards of phase 3, and the numbers of its members.
+
+        Of finite problems a reward may be a table [state] or [state, action].
+        """
         return prepare_linear(self.simulator, rewards, learning_rates, baselines)
 
     def distils(self, inference: InferenceModel, config: PolicyConfig) -> bool:
@@ -104,8 +107,9 @@ class Route:
         measure: Measure | None,
         certificate: Any,
         exploration_states: Sequence[int | str] | None,
+        exploration_actions: Sequence[int | str] | None,
     ) -> PolicyJudge:
-        """Who says how good policies are."""
+        """Who says how good policies are, by rewards that may be tables [state, action]."""
         return ReturnJudge(learner, members, measure)
 
     def warn_of_endless(self, reward: PredictiveReward) -> None:

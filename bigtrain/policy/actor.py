@@ -25,6 +25,7 @@ class PolicyActor(Actor):
     ) -> tuple[Any, Int[Array, ""], Any]:
         seen = self.simulator.observe(state)
         memory, decision = self.policy.step(memory, seen, previous_action)
+        # By the inverse of the cumulative probabilities, with one uniform number drawn beforehand.
         return memory, draw_index(decision.probs, draws[0]), decision.belief
 
 

@@ -1,4 +1,4 @@
-"""What every policy offers.
+"""What every policy offers: (memory, o_t, a_{t−1}) ↦ memory', π(· | h_t), Q(h_t, ·), p(θ | h_t).
 
 A policy is a pytree and its step a pure function, so that what holds for one episode holds for a
 batch, a file and a server. `previous_action` is ignored on the first step of an episode.
@@ -14,7 +14,7 @@ from bigtrain.belief import Belief
 
 
 class Decision(NamedTuple):
-    """What a policy makes of the present moment.
+    """What a policy does at one time: π(a | h), Q(h, a) and p(θ | h).
 
     `values` are NaN where a policy knows none. `surprised` says that no context explains the
     observation; the belief is then the last one.

@@ -27,6 +27,7 @@ def step_block(
 
     Within a larger program it is compiled apart from what is round it.
     """
+    # Without barriers XLA may fuse across the block's edge, and round otherwise than without it.
     given = jax.lax.optimization_barrier((states, observations, previous_actions))
     return jax.lax.optimization_barrier(jax.vmap(policy.step)(*given))
 

@@ -3,7 +3,13 @@
 from bigtrain.problem import spaces
 from bigtrain.problem.cmdp import CMDP
 from bigtrain.problem.host import Environment, HostSimulator
-from bigtrain.problem.simulator import ObservationEncoder, Simulator, Where, row_like
+from bigtrain.problem.simulator import (
+    ObservationEncoder,
+    Simulator,
+    Where,
+    observe_all,
+    row_like,
+)
 from bigtrain.problem.spaces import SUM_TOLERANCE, ActionSpace, Contexts, Discrete
 from bigtrain.problem.task import Task
 from bigtrain.problem.trajectories import (
@@ -18,16 +24,16 @@ from bigtrain.problem.trajectories import (
 )
 
 __all__ = [
+    "CMDP",
+    "NO_ACTION",
+    "SUM_TOLERANCE",
     "ActionSpace",
     "Actor",
-    "CMDP",
     "Contexts",
     "Discrete",
     "Environment",
     "HostSimulator",
-    "NO_ACTION",
     "ObservationEncoder",
-    "SUM_TOLERANCE",
     "Simulator",
     "State",
     "Task",
@@ -37,6 +43,7 @@ __all__ = [
     "draw_index",
     "explore",
     "flatten",
+    "observe_all",
     "row_like",
     "spaces",
 ]

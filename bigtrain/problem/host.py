@@ -22,11 +22,11 @@ from bigtrain.problem.trajectories import NO_ACTION, Actor, State, Trajectories
 class Environment(Protocol):
     """One environment as the host has it. `seed` decides all chance of the episode that begins."""
 
-    def reset(self, context: int, seed: int) -> np.ndarray:
+    def reset(self, context: int, seed: int) -> Shaped[np.ndarray, "..."]:
         """Begins an episode in this context; what is seen."""
         ...
 
-    def step(self, action: Any) -> np.ndarray:
+    def step(self, action: Any) -> Shaped[np.ndarray, "..."]:
         """What is seen after an action."""
         ...
 
@@ -44,7 +44,7 @@ class HostSimulator(Simulator):
     gamma: float = eqx.field(static=True)
     _make: Callable[[], Environment] = eqx.field(static=True)
     _features: Callable[[Array, Array], Array] = eqx.field(static=True)
-    _is_absorbing: Callable[[Array], Array] | None = eqx.field(static=True)
+    _is_absorbing: Callable[[Shaped[Array, "..."]], Bool[Array, ""]] | None = eqx.field(static=True)
     _actions: ActionSpace
     _context_names: tuple[str, ...] = eqx.field(static=True)
     _shape: tuple[int, ...] = eqx.field(static=True)
@@ -58,8 +58,8 @@ class HostSimulator(Simulator):
         actions: ActionSpace,
         contexts: Contexts,
         gamma: float,
-        features: Callable[[Array, Array], Array],
-        is_absorbing: Callable[[Array], Array] | None = None,
+        features: Callable[[Shaped[Array, "..."], Int[Array, ""]], Float[Array, " feature"]],
+        is_absorbing: Callable[[Shaped[Array, "..."]], Bool[Array, ""]] | None = None,
     ):
         if not 0 <= gamma < 1:
             raise SimulatorError(f"`gamma` must be at least 0 and below 1, got {gamma}.")

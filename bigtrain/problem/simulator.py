@@ -199,7 +199,9 @@ class Simulator(eqx.Module):
         """Whether Bayes' rule can be applied exactly: see `bigtrain.belief.ExactInference`."""
         return False
 
-    def encoder(self, encode: Callable[[Array], Any], num_uses: int) -> Callable[[State], Any]:
+    def encoder(
+        self, encode: Callable[[Shaped[Array, "..."]], Any], num_uses: int
+    ) -> Callable[[State], Any]:
         """`encode` of what a state looks like, for about so many states.
 
         Finite problems with fewer states than uses encode each of them once.
@@ -208,8 +210,8 @@ class Simulator(eqx.Module):
 
     def map_steps(
         self,
-        encode: Callable[[Array], Any],
-        function: Callable[[Any, Int[Array, ""], Any], Array],
+        encode: Callable[[Shaped[Array, "..."]], Any],
+        function: Callable[[Any, Int[Array, ""], Any], Float[Array, "..."]],
         trajectories: Trajectories,
     ) -> Float[Array, "row moment ..."]:
         """`function(code, action, next code)` of the step that led to each moment.
@@ -279,6 +281,12 @@ class Simulator(eqx.Module):
         raise ConfigError("States must be given by a predicate: this problem is not finite.")
 
 
+@eqx.filter_jit
+def observe_all(simulator: Simulator, states: State) -> Shaped[Array, "state ..."]:
+    """What each of a batch of states looks like."""
+    return jax.vmap(simulator.observe)(states)
+
+
 def row_like(simulator: Simulator, horizon: int, notes: Any = None) -> Trajectories:
     """Shapes and dtypes of one row of trajectories; `notes` are those of one moment."""
 
@@ -295,7 +303,7 @@ class ObservationEncoder(eqx.Module):
     """Encodes what a state looks like, when it is asked."""
 
     simulator: Simulator
-    encode: Callable[[Array], Any]
+    encode: Callable[[Shaped[Array, "..."]], Any]
 
     def __call__(self, state: State) -> Any:
         return self.encode(self.simulator.observe(state))

@@ -100,12 +100,13 @@ def check_names(field: str, names: Sequence[str]) -> tuple[str, ...]:
 
 def find(kind: str, given: int | np.integer | str, names: tuple[str, ...]) -> int:
     """The index of something given by index or by name."""
+    one = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
     if isinstance(given, str):
         if given in names:
             return names.index(given)
-        raise CMDPError(f"{given!r} is not the name of a {kind}. There are: {', '.join(names)}.")
+        raise CMDPError(f"{given!r} is not the name of {one}. There are: {', '.join(names)}.")
     if not 0 <= int(given) < len(names):
-        raise CMDPError(f"A {kind} must be from 0 to {len(names) - 1}, got {given}.")
+        raise CMDPError(f"{one.capitalize()} must be from 0 to {len(names) - 1}, got {given}.")
     return int(given)
 
 

@@ -98,7 +98,10 @@ def draw_index(probs: Float[Array, " outcome"], draw: Float[Array, ""]) -> Int[A
 
 
 def explore(
-    action: Int[Array, ""], num_actions: int, epsilon: Float[Array, ""] | float, draw: Array
+    action: Int[Array, ""],
+    num_actions: int,
+    epsilon: Float[Array, ""] | float,
+    draw: Float[Array, ""],
 ) -> Int[Array, ""]:
     """ε-greedy by one uniform number, which below ε also tells which action it is."""
     anything = jnp.floor(draw / jnp.maximum(epsilon, 1e-9) * num_actions)

@@ -12,14 +12,13 @@ from bigtrain.reward.experience import ActionValues, Experience, ReplayedExperie
 from bigtrain.reward.expert import expert_data
 from bigtrain.reward.irl import ExpertData, IRLConfig, RewardPosterior
 from bigtrain.reward.learner import (
-    FeaturesStage,
     Learner,
     LearnerState,
-    SettlingStage,
     expert_successor_features,
     init_seeds,
 )
-from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
+from bigtrain.reward.stages import FeaturesStage, SettlingStage
+from bigtrain.reward.successor import Batch, Steps, SuccessorConfig, SuccessorNetwork
 
 __all__ = [
     "ActionValues",
@@ -36,6 +35,7 @@ __all__ = [
     "RolloutConfig",
     "SettlingStage",
     "Steps",
+    "SuccessorConfig",
     "SuccessorNetwork",
     "expert_data",
     "expert_successor_features",

@@ -1,6 +1,15 @@
 """Experience for phase 1: demonstrations and simulated episodes, as batches to learn Ψ from.
 
-Whole episodes are kept, since which context they were in can only be told from all of their steps.
+Simulated episodes come from Algorithm 1's explorer: with probability 1 − ε, for θ̃ ~ p(θ | h_t),
+
+    a_t = argmax_a Ψ(s_t, a, θ̃)·ω,
+
+and any action otherwise. θ̃ is drawn anew at every step. Steps then count by p(θ | τ_i), the belief
+at the end of their episode, which has seen all of its evidence: weights [context, step].
+
+What bites: whole episodes are kept, since their context can only be inferred from all of their
+steps; and a row of T steps has T + 1 states, of which SARSA's targets can use T − 1 steps only, for
+the last is followed by no action of the expert's.
 """
 
 import abc
@@ -18,12 +27,12 @@ from bigtrain.problem import Actor, Simulator, State, Trajectories, explore, fla
 from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
 
 ActionValues = Callable[[State, Int[Array, ""]], Float[Array, " action"]]
-"""What each action is worth in a state and a context: a pytree that can be called."""
+"""Q(s, ·, θ) = Ψ(s, ·, θ)·ω: a pytree that can be called."""
 
 
 @final
 class SampledContextActor(Actor):
-    """ε-greedy for a context that is drawn from the present belief (Algorithm 1)."""
+    """ε-greedy for a context that is drawn from the present belief (Algorithm 1), at every step."""
 
     num_draws: ClassVar[int] = 2
     inference: InferenceModel
@@ -108,6 +117,7 @@ class NetworkValues(eqx.Module):
 
     def __call__(self, state: State, context: Int[Array, ""]) -> Float[Array, " action"]:
         one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], state)
+        # All contexts at once, since the encoder is shared; one of them is looked at.
         psi = self.network(*featurise(self.simulator, one))
         return psi[context, 0] @ self.reward_weights
 
@@ -122,6 +132,7 @@ class ReplayedExperience(Experience):
     horizon: int = eqx.field(static=True)
 
     def init(self) -> Replay:
+        # Of beliefs the last one alone is kept.
         row = row_like(self.simulator, self.horizon)._replace(
             first=None,
             contexts=None,
@@ -144,12 +155,14 @@ class ReplayedExperience(Experience):
         num_episodes: int,
     ) -> Batch:
         key_expert, key_simulated = jax.random.split(key)
-        num_trajectories, num_moments = self.expert.actions.shape
+        num_trajectories, num_times = self.expert.actions.shape
         num_expert = min(num_episodes, num_trajectories)
+        # With replacement, each trajectory as likely as any other.
         chosen = jax.random.randint(key_expert, (num_expert,), 0, num_trajectories)
         replayed = replay.sample(memory, key_simulated, num_episodes)
+        # Demonstrations first, then the replay, [row] end to end: `offset` says where these begin.
         shown = jax.tree.map(
-            lambda own, met: jnp.concatenate([own, met]),
+            lambda own, simulated: jnp.concatenate([own, simulated]),
             flatten(jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], self.expert.states)),
             flatten(replayed.states),
         )
@@ -162,7 +175,7 @@ class ReplayedExperience(Experience):
             replayed.actions,
             jnp.exp(replayed.notes),
             jnp.ones(replayed.actions.shape, bool),
-            offset=num_expert * num_moments,
+            offset=num_expert * num_times,
         )
         return Batch(observations, features, _followed(own, mask), simulated)
 
@@ -173,25 +186,27 @@ class ReplayedExperience(Experience):
 
 
 def _steps(
-    actions: Int[Array, "episode moment"],
+    actions: Int[Array, "episode time"],
     beliefs: Float[Array, "episode context"],
-    mask: Bool[Array, "episode moment"],
+    mask: Bool[Array, "episode time"],
     *,
     offset: int,
 ) -> Steps:
-    """The steps of episodes whose moments stand end to end from `offset` on."""
-    count, num_moments = actions.shape
-    rows = offset + jnp.arange(count)[:, None] * num_moments + jnp.arange(num_moments - 1)
+    """The steps of episodes whose states stand end to end in a batch, from `offset` on."""
+    count, num_times = actions.shape
+    rows = offset + jnp.arange(count)[:, None] * num_times + jnp.arange(num_times - 1)
+    # A step counts if what it leads to is not padding.
     weights = beliefs.T[:, :, None] * mask[:, 1:]
     return Steps(
         rows.ravel(), actions[:, :-1].ravel(), rows.ravel() + 1, weights.reshape(len(weights), -1)
     )
 
 
-def _followed(steps: Steps, mask: Bool[Array, "episode moment"]) -> Steps:
+def _followed(steps: Steps, mask: Bool[Array, "episode time"]) -> Steps:
     """Only the steps that another action follows, with that action: SARSA's, on the expert."""
-    count, num_moments = mask.shape
-    actions = steps.actions.reshape(count, num_moments - 1)
+    count, num_times = mask.shape
+    actions = steps.actions.reshape(count, num_times - 1)
+    # The last column is only there to keep the shape: its weight is 0.
     next_actions = jnp.concatenate([actions[:, 1:], actions[:, :1]], axis=1)
     followed = jnp.concatenate([mask[:, 2:], jnp.zeros((count, 1), bool)], axis=1)
     return Steps(

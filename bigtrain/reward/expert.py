@@ -1,4 +1,15 @@
-"""Demonstrations as the likelihood wants them: each visited state once, and who was where."""
+"""Demonstrations as the likelihood wants them: each visited state once, and who was where.
+
+Σ_i Σ_j log p(a_j | s_j, θ_i, ω) needs of every step i, j
+
+    rows [step], its state among `visited`,  actions [step],  trajectories [step], its i,
+
+and of every trajectory, up to a constant of its own,
+
+    log_evidence [trajectory, context] = log p(θ) + Σ_j log p(s_{j+1} | s_j, a_j, θ).
+
+Ψ is evaluated at each visited state once: of 5,000 steps in tiger-treasure there are 3 or 4.
+"""
 
 import equinox as eqx
 import jax
@@ -49,6 +60,7 @@ def _unique(states: State) -> tuple[State, Int[np.ndarray, " row"]]:
     if len(leaves) == 1 and leaves[0].ndim == 1:
         visited, rows = np.unique(leaves[0], return_inverse=True)
         return jax.tree.unflatten(structure, [visited]), rows
+    # Pytrees of arrays have no order: by the bytes of their leaves, numbered as they come.
     numbers: dict[tuple[bytes, ...], int] = {}
     keys = (tuple(part.tobytes() for part in one) for one in zip(*leaves, strict=True))
     rows = np.array([numbers.setdefault(key, len(numbers)) for key in keys])

@@ -1,9 +1,25 @@
-"""Phase 1, the inference: what reward made the experts act as they did (section 4.2, Theorem 1).
+"""Phase 1, the inference: what reward made the experts act as they did (section 4.2, Theorem 4.1).
 
-Given successor features Ψ, experts choose actions from a Boltzmann policy, whose log-likelihood is
-concave in the reward weights ω; a Gaussian prior makes it strictly so. The posterior over ω is
-approximated by a Gaussian at its maximum (Laplace). Which context an expert was in is never read
-from the data: it is inferred from the transitions and, if wanted, from the actions as well.
+Given Ψ [context, visited, action, feature] at the states where experts were, and ω [feature],
+
+    p(a | s, θ, ω) = exp(Ψ(s, a, θ)·ω / α) / z(s, θ, ω)                                    (eq. (2))
+    n(θ, s, a) = Σ_i ρ_iθ #{j: (s_j, a_j) = (s, a) in τ_i}         [context, visited, action]
+    log p(ω | D) = Σ n(θ, s, a) log p(a | s, θ, ω) − ‖ω − ω₀‖² / (2 σ₀²) + const                 (a)
+    ∇ = 1/α Σ (n(θ, s, a) − n(θ, s) p(a | s, θ, ω)) Ψ(s, a, θ) − (ω − ω₀) / σ₀²    (eq. (3) / α)
+    −∇² = 1/α² Σ_θ,s n(θ, s) Cov_{a ~ p}(Ψ(s, a, θ)) + I / σ₀²          [feature, feature]
+    p(ω | D) ≈ N(ω*, Σ),    ω* = argmax (a),    Σ = (−∇² at ω*)⁻¹                      (Laplace)
+
+(by Lemma 4.1, ∇ log z = E_{a ~ p}[Ψ] / α). ρ_iθ is the probability of context θ for expert i, never
+read from the data: p(θ | transitions), or Theorem 4.1's p(θ | ω, τ_i) with actions as evidence as
+well. In the latter case the likelihood is Σ_i log Σ_θ p(τ_i, θ | ω), whose gradient is ∇ above at
+the present ρ (expectation maximisation), and whose Hessian has a term more.
+
+What bites (design, points 5 to 7):
+- For fixed Ψ (a) is concave, strictly so by its prior: Newton's method is exact and has one answer.
+- Σ is the inverse of minus the Hessian; the theorem prints the Hessian itself.
+- The prior counts once; the appendix's sum has it once a demonstration. Eq. (3) is multiplied by α,
+  so ς₀² = σ₀²/α is the setting, and σ₀² = α ς₀² the variance.
+- Experts are nearly certain: n − n p and p (1 − p) cancel, and are computed otherwise.
 
 Everything here is a pure function of arrays that `jit` compiles, in the precision it is given.
 """
@@ -21,7 +37,7 @@ from bigtrain.errors import ConfigError
 from bigtrain.reward.expert import ExpertData
 
 Evidence = Literal["transitions", "transitions-and-actions"]
-"""What tells an expert's context: p(θ | transitions), or Theorem 1's p(θ | ω, τ)."""
+"""What tells an expert's context: p(θ | transitions), or Theorem 4.1's p(θ | ω, τ)."""
 
 
 _NO_GRADIENT = 1e-9
@@ -102,7 +118,7 @@ def log_policy(
     reward_weights: Float[Array, " feature"],
     temperature: float | Float[Array, ""],
 ) -> Float[Array, "context visited action"]:
-    """log p(a | s, θ, ω), the Boltzmann model of the expert (eq. 2)."""
+    """log p(a | s, θ, ω), the Boltzmann model of the expert (eq. (2))."""
     return jax.nn.log_softmax(successor_features @ reward_weights / temperature, axis=-1)
 
 
@@ -111,7 +127,10 @@ def context_log_joint(
     log_policies: Float[Array, "context visited action"],
     evidence: Evidence,
 ) -> Float[Array, "trajectory context"]:
-    """log p(τ_i, θ) up to a constant, from transitions alone or from actions too."""
+    """log p(τ_i, θ) up to a constant, from transitions alone or from actions too.
+
+    log p(θ) + Σ_j log p(s_{j+1} | s_j, a_j, θ) [+ Σ_j log p(a_j | s_j, θ, ω)].
+    """
     log_evidence = jnp.asarray(data.log_evidence)
     if evidence == "transitions":
         return log_evidence
@@ -126,7 +145,7 @@ def visit_counts(
     responsibilities: Float[Array, "trajectory context"],
     num_actions: int,
 ) -> Float[Array, "context visited action"]:
-    """How often each action was taken in each state and context, as far as one can tell."""
+    """n(θ, s, a): how often each action was taken in each state and context, weighed by ρ."""
     shape = (responsibilities.shape[1], data.num_visited, num_actions)
     per_step = responsibilities[jnp.asarray(data.trajectories)].T
     return jnp.zeros(shape, per_step.dtype).at[:, data.rows, data.actions].add(per_step)
@@ -140,11 +159,11 @@ def log_posterior(
     *,
     counts: Float[Array, "context visited action"] | None = None,
 ) -> Float[Array, ""]:
-    """log p(ω | demonstrations) up to a constant; the prior counts once.
+    """log p(ω | demonstrations) up to a constant, (a); the prior counts once.
 
     With evidence from transitions the contexts' probabilities do not depend on ω and the
-    expected log-likelihood under them takes the place of the marginal one. `counts`, from
-    `known_counts`, saves counting again.
+    expected log-likelihood under them takes the place of the marginal one, as in the theorem.
+    `counts`, from `known_counts`, saves counting again.
     """
     log_policies = log_policy(successor_features, reward_weights, config.temperature)
     if counts is None:
@@ -184,7 +203,7 @@ def log_posterior_derivatives(
     *,
     counts: Float[Array, "context visited action"] | None = None,
 ) -> tuple[Float[Array, " feature"], Float[Array, "feature feature"]]:
-    """The gradient of the log posterior (eq. 3, over α), and minus its Hessian.
+    """The gradient of the log posterior (eq. (3), over α), and minus its Hessian.
 
     The Hessian is that for the contexts' present probabilities, which is all there is to it when
     these come from transitions. `counts` may be those of a sample, scaled up.
@@ -196,22 +215,23 @@ def log_posterior_derivatives(
         log_joint = context_log_joint(data, log_policies, config.evidence)
         counts = visit_counts(data, jax.nn.softmax(log_joint), policies.shape[-1])
     totals = counts.sum(-1, keepdims=True)
-    slopes = surprise(counts, policies) / alpha
+    slopes = residual_counts(counts, policies) / alpha
     gradient = jnp.einsum("cva,cvad->d", slopes, successor_features)
     gradient -= (reward_weights - jnp.asarray(config.prior_mean)) / variance
+    # Σ n p (Ψ − Ψ̄)(Ψ − Ψ̄)ᵀ as a product of rows √(n p) (Ψ − Ψ̄), which cannot turn indefinite.
     mean = jnp.einsum("cva,cvad->cvd", policies, successor_features)
     spread = jnp.sqrt(totals * policies)[..., None] * (successor_features - mean[..., None, :])
     spread = spread.reshape(-1, spread.shape[-1]) / alpha
     return gradient, spread.T @ spread + jnp.eye(len(reward_weights)) / variance
 
 
-def surprise(
+def residual_counts(
     counts: Float[Array, "context visited action"],
     policies: Float[Array, "context visited action"],
 ) -> Float[Array, "context visited action"]:
-    """How much more often than expected each action was taken."""
-    # counts - totals * policies, without cancelling where experts are nearly certain: what each
-    # action lacks is what the other ones have.
+    """n(θ, s, a) − n(θ, s) p(a | s, θ): how much more often than expected each action was taken."""
+    # Without cancelling where experts are nearly certain: n_a − p_a Σ n = n_a (1 − p_a) −
+    # p_a Σ_{a' ≠ a} n_a', and 1 − p_a is what the other ones have.
     others = 1 - jnp.eye(policies.shape[-1])
     return counts * (policies @ others) - policies * (counts @ others)
 
@@ -224,13 +244,14 @@ def sampled_gradient(
     config: IRLConfig,
     num_trajectories: int,
 ) -> Float[Array, " feature"]:
-    """The direction of the paper's stochastic update of ω (eq. 3), from a few trajectories.
+    """The direction of the paper's stochastic update of ω (eq. (3)), from a few trajectories.
 
     It is α times the gradient of the log posterior, with the prior counted once and the
     likelihood of the sample scaled up to that of all demonstrations.
     """
     total = len(data.log_evidence)
     chosen = jax.random.randint(key, (num_trajectories,), 0, total)
+    # N_Expert / (sample) times how often each was drawn, with replacement: unbiased.
     shares = jnp.zeros(total).at[chosen].add(total / num_trajectories)
     log_policies = log_policy(successor_features, reward_weights, config.temperature)
     beliefs = jax.nn.softmax(context_log_joint(data, log_policies, config.evidence))
@@ -257,6 +278,9 @@ def map_estimate(
     expected log posterior under the present p(θ | ω, τ) (expectation maximisation), whose
     gradient is that of the log posterior itself. The last step is the first to be shorter than
     `tolerance` posterior deviations.
+
+    By hand, since `optimistix` would be a dependency more, and its searches have neither an
+    allowance for rounding nor EM's matrix in place of the Hessian.
     """
     counts = known_counts(data, config, successor_features.shape[2])
 
@@ -266,6 +290,7 @@ def map_estimate(
     def derivatives(weights):
         return log_posterior_derivatives(weights, successor_features, data, config, counts=counts)
 
+    # In units of the prior's deviation, whatever the scale of ω.
     def scaled_norm(gradient):
         return jnp.abs(gradient).max() * jnp.sqrt(config.weight_variance)
 
@@ -274,16 +299,20 @@ def map_estimate(
         # In single precision rounding can make the matrix indefinite, and Cholesky fail.
         kind = "pos" if precision.dtype == jnp.float64 else "gen"
         direction = jax.scipy.linalg.solve(precision, gradient, assume_a=kind)
-        slope = gradient @ direction
+        slope = gradient @ direction  # the step's squared length in posterior deviations
         start = objective(weights)
+        # What the objective cannot tell: without the allowance the last steps, which gain less
+        # than it rounds by, would be refused.
         rounding = 16 * jnp.finfo(start.dtype).eps * jnp.abs(start)
 
         def too_far(scale):
-            gained = objective(weights + scale * direction) - start + rounding
-            return ~(gained >= 1e-4 * scale * slope) & (scale > 1e-10)
+            gain = objective(weights + scale * direction) - start + rounding
+            # Armijo's condition; negated, so that NaN counts as too far.
+            return ~(gain >= 1e-4 * scale * slope) & (scale > 1e-10)
 
         scale = jax.lax.while_loop(too_far, lambda scale: scale / 2, jnp.ones_like(slope))
         stuck = (scale <= 1e-10) | ~(slope > tolerance**2)
+        # The last step is made as well, unless the matrix gave no direction of ascent.
         moved = jnp.where(stuck & ~(slope > 0), weights, weights + scale * direction)
         return moved, *derivatives(moved), stuck, step + 1
 

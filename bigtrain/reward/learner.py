@@ -1,13 +1,18 @@
-"""Phase 1's two stages, each a pure function of what was collected, of one seed.
+"""What phase 1's stages have in common: what is learned of one seed, and what follows from it.
 
-*Features*: ε-greedy episodes, gradient updates of Ψ by the losses of appendix B, and an update of
-the reward weights ω. *Settling*: the network's trunk stays, and what is linear is solved for: the
-head of Ψ by least squares, ω by Newton's method. Expert policies depend on ω, ω on Ψ, and Ψ on the
-policy that is greedy for ω, so the two alternate; where plans tie, they would do so for ever, and
-after `PLAIN_ROUNDS` the head becomes an average over rounds, with weight 2/(k+2) on round k.
+A seed has a network Ψ_φ with its target φ', reward weights ω [feature], and the policies of experts
+that follow from both, p(a | s, θ, ω) [context, visited, action] (eq. (2)). With `irl`, from these:
+
+    ρ_iθ = p(θ | τ_i), or p(θ | ω, τ_i)                      `expert_beliefs`  [trajectory, context]
+    Ψ̃(s, a, θ) = Ψ(s, a, θ) − mean_a' Ψ(s, a', θ)            `expert_successor_features`
+    ω* = argmax_ω log p(ω | D; Ψ̃), by Newton's method        `climb`
+
+What bites: adding b(s, θ) to Ψ(s, ·, θ) changes no likelihood, but costs digits in float32, where Ψ
+is near 100 and divided by α = 0.01. Hence Ψ̃; and actions within the network's resolution are given
+the same features, or its errors outweigh all that experts show (`successor.merge_ties`).
 """
 
-from typing import ClassVar, NamedTuple, final
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,29 +22,15 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from bigtrain.belief import InferenceModel
-from bigtrain.learning import Collection, Stage
-from bigtrain.problem import Actor, Simulator, Trajectories
+from bigtrain.problem import Simulator
 from bigtrain.reward import irl
 from bigtrain.reward.config import InferenceConfig
-from bigtrain.reward.experience import Experience, Memory, SampledContextActor, featurise
+from bigtrain.reward.experience import Experience, Memory, featurise
 from bigtrain.reward.expert import ExpertData
-from bigtrain.reward.successor import (
-    SuccessorNetwork,
-    greedy_actions,
-    losses,
-    merge_ties,
-    solve_head,
-)
+from bigtrain.reward.successor import SuccessorNetwork, merge_ties
 
-PLAIN_ROUNDS = 10
-"""Rounds of settling before Ψ becomes an average over rounds, as in the exact route."""
-
-_CHUNK = 5
-"""Iterations or rounds between two looks at callbacks and checkpoints, at most."""
-
-_NEWTON_STEPS = 4
-SETTLING_NEWTON_STEPS = 12
 _NEWTON_TOLERANCE = 1e-5
+"""In posterior deviations. Float32 gives no more, and Ψ moves by more until it has settled."""
 
 
 class Learner(eqx.Module):
@@ -53,6 +44,7 @@ class Learner(eqx.Module):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
+        # Updates are counted over all iterations: the cosine ends with the stage.
         settings, config = self.config.successor, self.config
         rate = settings.learning_rate
         num_updates = config.num_iterations * config.num_updates
@@ -124,7 +116,7 @@ def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
         weights,
         learner.reward_optimiser.init(weights),
         learner.experience.init(),
-        jnp.full(shape, 1 / shape[-1], jnp.float32),
+        jnp.full(shape, 1 / shape[-1], jnp.float32),  # before Ψ is known
         jnp.zeros((learner.config.num_iterations + learner.config.max_rounds, num_features)),
         jnp.asarray(0),
         jnp.asarray(0),
@@ -136,190 +128,6 @@ def init(learner: Learner, key: PRNGKeyArray) -> LearnerState:
 def init_seeds(learner: Learner, keys: Key[Array, " seed"]) -> LearnerState:
     """The states of many seeds."""
     return jax.vmap(lambda key: init(learner, key))(keys)
-
-
-class RewardStage(Stage):
-    """What both stages share: who explores."""
-
-    learner: eqx.AbstractVar[Learner]
-
-    @property
-    def simulator(self) -> Simulator:
-        return self.learner.simulator
-
-    @property
-    def chunk(self) -> int:
-        """At most `_CHUNK`, and such that all chunks are alike: each size is compiled anew."""
-        sizes = range(min(_CHUNK, self.total), 0, -1)
-        return next((size for size in sizes if self.total % size == 0), 1)
-
-    @property
-    def collection(self) -> Collection:
-        settings = self.learner.config.rollout
-        return Collection(settings.num_environments, settings.horizon, restart=False)
-
-    def actor(self, state: LearnerState, member: None) -> Actor:
-        learner = self.learner
-        num_uses = self.collection.num_envs * (self.collection.horizon + 1)
-        return SampledContextActor(
-            learner.inference,
-            learner.inference.state_encoder(learner.simulator, num_uses),
-            learner.experience.action_values(state.network, state.reward_weights),
-            learner.simulator.num_actions,
-            learner.config.rollout.epsilon,
-        )
-
-    def events(self, metrics: Metrics, done: int) -> list[tuple[int, dict[str, np.ndarray]]]:
-        """Every iteration, with the accuracy in each context by its name."""
-        measured = {name: np.asarray(part) for name, part in metrics._asdict().items()}
-        accuracy = measured.pop("accuracy")
-        for context, name in enumerate(self.simulator.context_names):
-            measured[f"accuracy/{name}"] = accuracy[..., context]
-        return [
-            (done + i + 1, {name: values[:, i] for name, values in measured.items()})
-            for i in range(accuracy.shape[1])
-        ]
-
-
-@final
-class FeaturesStage(RewardStage):
-    """Updates of Ψ by gradient, and an update of ω (Algorithm 1)."""
-
-    phase: ClassVar[str] = "features"
-    learner: Learner
-
-    @property
-    def begin(self) -> int:
-        return 0
-
-    @property
-    def total(self) -> int:
-        return self.learner.config.num_iterations
-
-    def update(
-        self, state: LearnerState, member: None, trajectories: Trajectories, key: PRNGKeyArray
-    ) -> tuple[LearnerState, Metrics]:
-        learner, config = self.learner, self.learner.config
-        key_updates, key_reward = jax.random.split(key)
-        memory = learner.experience.add(state.memory, trajectories)
-        burning_in = state.step < config.num_burn_in
-        beta = jnp.where(burning_in, 0.0, config.successor.simulator_weight)
-        beliefs = expert_beliefs(learner, state)
-
-        def update(carry, inputs):
-            network, target, optimiser = carry
-            key_batch, count = inputs
-            batch = learner.experience.batch(memory, key_batch, beliefs, config.rollout.batch_size)
-            lagged = None
-            if config.successor.target_period > 1:
-                lagged = target(batch.observations, batch.features, batch.rests)
-
-            def loss(network):
-                present = network(batch.observations, batch.features, batch.rests)
-                targets = jax.lax.stop_gradient(present) if lagged is None else lagged
-                greedy = greedy_actions(targets, state.reward_weights, config.successor.resolution)
-                expert, simulated = losses(present, targets, batch, greedy, network.gamma)
-                return expert + beta * simulated, (expert, simulated)
-
-            gradients, parts = eqx.filter_grad(loss, has_aux=True)(network)
-            updates, optimiser = learner.optimiser.update(gradients, optimiser)
-            network = eqx.apply_updates(network, updates)
-            renew = (count + 1) % config.successor.target_period == 0
-            target = jax.tree.map(lambda new, old: jnp.where(renew, new, old), network, target)
-            return (network, target, optimiser), parts
-
-        counts = state.step * config.num_updates + jnp.arange(config.num_updates)
-        (network, target, optimiser), parts = jax.lax.scan(
-            update,
-            (state.network, state.target, state.optimiser),
-            (jax.random.split(key_updates, config.num_updates), counts),
-        )
-        expert_psi = expert_successor_features(learner, network, state.reward_weights)
-        if config.reward_update == "newton":
-            weights = climb(learner, expert_psi, state.reward_weights, _NEWTON_STEPS)
-            reward_optimiser = state.reward_optimiser
-        else:
-            ascent = irl.sampled_gradient(
-                key_reward,
-                state.reward_weights,
-                expert_psi,
-                learner.data,
-                config.irl,
-                config.rollout.batch_size,
-            )
-            updates, reward_optimiser = learner.reward_optimiser.update(
-                -ascent, state.reward_optimiser
-            )
-            weights = jnp.asarray(optax.apply_updates(state.reward_weights, updates))
-        weights = jnp.where(burning_in, state.reward_weights, weights)
-        state = state._replace(
-            network=network,
-            target=target,
-            optimiser=optimiser,
-            reward_optimiser=reward_optimiser,
-            memory=memory,
-        )
-        state, metrics = conclude(learner, state, weights, expert_psi)
-        expert_loss, simulator_loss = (part[-1] for part in parts)
-        return state, metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
-
-
-@final
-class SettlingStage(RewardStage):
-    """The head of Ψ by least squares, and ω by Newton's method, until they stand still."""
-
-    phase: ClassVar[str] = "settling"
-    learner: Learner
-
-    @property
-    def begin(self) -> int:
-        return self.learner.config.num_iterations
-
-    @property
-    def total(self) -> int:
-        return self.learner.config.max_rounds
-
-    def update(
-        self, state: LearnerState, member: None, trajectories: Trajectories, key: PRNGKeyArray
-    ) -> tuple[LearnerState, Metrics]:
-        learner, config = self.learner, self.learner.config
-        memory = learner.experience.add(state.memory, trajectories)
-        batch = learner.experience.batch(
-            memory, key, expert_beliefs(learner, state), config.rollout.settling_batch_size
-        )
-        solved = solve_head(state.network, batch, state.reward_weights, config.successor)
-        late = state.step - config.num_iterations - PLAIN_ROUNDS
-        share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
-        head = state.network.head + share * (solved.head - state.network.head)
-        network = eqx.tree_at(lambda n: n.head, state.network, head)
-        expert_psi = expert_successor_features(learner, network, state.reward_weights)
-        weights = climb(learner, expert_psi, state.reward_weights, SETTLING_NEWTON_STEPS)
-        present = network(batch.observations, batch.features, batch.rests)
-        greedy = greedy_actions(present, weights, config.successor.resolution)
-        expert_loss, simulator_loss = losses(present, present, batch, greedy, network.gamma)
-        moved, metrics = conclude(
-            learner, state._replace(network=network, memory=memory), weights, expert_psi
-        )
-        metrics = metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
-        return rest(learner, state, moved, metrics)
-
-
-def rest(
-    learner: Learner, state: LearnerState, moved: LearnerState, metrics: Metrics
-) -> tuple[LearnerState, Metrics]:
-    """The state after a round of settling, which is the one before where a seed is at rest."""
-    config = learner.config
-    # Averages move little in a round, wherever they are going: what counts is where ω was when
-    # there were half as many rounds.
-    halfway = moved.path[(config.num_iterations + state.step) // 2]
-    movement = jnp.maximum(metrics.movement, _movement(halfway, moved.reward_weights))
-    calm = (movement <= config.tolerance) & (metrics.policy_change <= config.tolerance)
-    moved = moved._replace(num_calm=jnp.where(calm, state.num_calm + 1, 0))
-    # A seed at rest stays where it is while others go on.
-    at_rest = state.num_calm >= config.patience
-    stayed = state._replace(path=state.path.at[state.step].set(state.reward_weights))
-    state = jax.tree.map(lambda new, old: jnp.where(at_rest, old, new), moved, stayed)
-    return state, metrics._replace(movement=movement)
 
 
 def climb(
@@ -347,6 +155,7 @@ def expert_successor_features(
     raw = learner.experience.expert_features(
         learner.simulator, network, reward_weights, learner.data.visited
     )
+    # Ties first: less the mean, rounding would differ between the tied.
     merged = merge_ties(raw, learner.config.successor.resolution)
     return merged - merged.mean(-2, keepdims=True)
 
@@ -356,6 +165,7 @@ def expert_beliefs(learner: Learner, state: LearnerState) -> Float[Array, "traje
     settings, data = learner.config.irl, learner.data
     if settings.evidence == "transitions":
         return jax.nn.softmax(jnp.asarray(data.log_evidence))
+    # ρ by the policies of the last iteration: a step of expectation maximisation behind.
     log_policies = jnp.log(jnp.maximum(state.policies, 1e-30))
     return jax.nn.softmax(irl.context_log_joint(data, log_policies, settings.evidence))
 
@@ -370,14 +180,16 @@ def conclude(
     settings, data = learner.config.irl, learner.data
     log_policies = irl.log_policy(expert_psi, weights, settings.temperature)
     policies = jnp.exp(log_policies)
+    # By the new policies, where actions are evidence.
     beliefs = expert_beliefs(learner, state._replace(policies=policies))
     counts = irl.visit_counts(data, beliefs, policies.shape[-1])
+    # Among the most likely, or half as likely: ties count as right.
     likely = log_policies >= log_policies.max(-1, keepdims=True) - np.log(2)
     metrics = Metrics(
         expert_loss=jnp.zeros(()),
         simulator_loss=jnp.zeros(()),
         log_likelihood=(counts * log_policies).sum() / counts.sum(),
-        movement=_movement(state.reward_weights, weights),
+        movement=movement(state.reward_weights, weights),
         policy_change=jnp.abs(policies - state.policies).max(),
         accuracy=(counts * likely).sum((1, 2)) / jnp.maximum(counts.sum((1, 2)), 1e-9),
     )
@@ -389,5 +201,6 @@ def conclude(
     return state, metrics
 
 
-def _movement(before: Float[Array, " feature"], now: Float[Array, " feature"]) -> Float[Array, ""]:
+def movement(before: Float[Array, " feature"], now: Float[Array, " feature"]) -> Float[Array, ""]:
+    """max |ω' − ω| / (max ω' − min ω'), the largest change as a share of the range."""
     return jnp.abs(now - before).max() / jnp.maximum(jnp.ptp(now), 1e-12)

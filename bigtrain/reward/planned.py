@@ -30,17 +30,14 @@ from bigtrain.problem import Simulator, State, Trajectories, flatten
 from bigtrain.reward.experience import ActionValues, Experience, NetworkValues, featurise
 from bigtrain.reward.expert import ExpertData
 from bigtrain.reward.learner import (
-    PLAIN_ROUNDS,
-    SETTLING_NEWTON_STEPS,
     Learner,
     LearnerState,
     Metrics,
-    RewardStage,
     climb,
     conclude,
     expert_successor_features,
-    rest,
 )
+from bigtrain.reward.stages import PLAIN_ROUNDS, SETTLING_NEWTON_STEPS, RewardStage, rest
 from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
 
 MOST_ROLLOUTS, MOST_DRAWS = 8_192, 64

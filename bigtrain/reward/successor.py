@@ -1,7 +1,25 @@
 """Phase 1, the dynamics: contextual successor features Ψ(s, a, θ), learned (appendix B).
 
-A network over observation and context ends in a linear head. All of it follows the gradient of the
-paper's losses; the head alone can also be put where the expected update vanishes, by least squares.
+    Ψ(s, a, θ) = E[Σ_t γ^t ν(s_t, a_t) | s_0 = s, a_0 = a, θ]        [context, row, action, feature]
+               = ν(s, a) + γ/(1 − γ) · W_a·x(s, θ)                   x [context, row, hidden]
+
+A network over observation and context ends in a linear head W [action, hidden, feature]. With the
+target Ψ' the errors and losses of eq:sf_expert_objective and eq:bellman_eq_for_sf are
+
+    δ = ν(s, a) + γ Ψ'(s', a', θ) − Ψ(s, a, θ)                       [context, step, feature]
+    L = (1 − γ)² Σ_θ,steps w(θ, step) ‖δ‖² / Σ w,        L_Expert + β L_Simulator,
+
+where a' is the expert's own next action, or for simulated steps argmax_a Ψ'(s', a, θ)·ω (the paper
+chooses by Ψ and values by Ψ'; the same while nothing lags), and w the belief p(θ | τ). All of Ψ
+follows the gradient of L (a semi-gradient: Ψ' is held); the head alone can also be put where
+Σ w x δᵀ = 0, by least squares (`solve_head`, `learning.heads`).
+
+What bites (design, points 3 and 4):
+- Entries of Ψ are up to 1/(1 − γ) = 100, and differences of 1 matter. The residual form above has
+  the network give a discounted *mean* of features, of their own size.
+- L_Expert is printed as a norm, not squared; its update in the paper is that of the square.
+- A learned Ψ does not tie where the true one does, and the likelihood takes any difference at its
+  word: see `merge_ties`.
 
 States are evaluated once each, however often they occur: losses speak of `Steps` between the rows
 of a `Batch`.
@@ -50,11 +68,11 @@ class SuccessorConfig:
 
 @final
 class SuccessorNetwork(eqx.Module):
-    """Ψ = ν + γ/(1−γ) · head(trunk(encoder(observation), θ)) (design, point 4).
+    """Ψ = ν + γ/(1−γ) · W·x, x = (relu(trunk(relu(entry(enc(o)) + contexts_θ))), 1) / √width.
 
     What the head gives is a discounted mean of features to come, so it has their size whatever
-    the horizon. The context enters as a vector as large as what the observation has become, so
-    that neither drowns the other. `examples` are observations such as will come.
+    the horizon (design, point 4). The context enters as a vector as large as what the observation
+    has become, so that neither drowns the other. `examples` are observations such as will come.
     """
 
     encoder: Encoder
@@ -81,6 +99,7 @@ class SuccessorNetwork(eqx.Module):
         self.entry = Trunk((self.encoder.size, width), key=key_entry)
         self.contexts = jax.random.normal(key_contexts, (num_contexts, width))
         self.trunk = Trunk((width,) * config.depth, key=key_trunk)
+        # Ψ = ν at first: nothing is expected of the future, in any context.
         self.head = jnp.zeros((num_actions, width + 1, num_features))
         self.gamma = gamma
 
@@ -89,8 +108,10 @@ class SuccessorNetwork(eqx.Module):
         observations: Shaped[Array, "row ..."],
         rests: Bool[Array, " row"] | None = None,
     ) -> Float[Array, "context row hidden"]:
-        """What the head sees, with a constant at the end, in every context; 0 in rows at rest."""
+        """x, what the head sees, with a constant at the end, in every context; 0 where at rest."""
+        # The encoder runs once a state; only what follows depends on the context.
         codes = jax.vmap(lambda seen: self.entry(self.encoder(seen)))(observations)
+
         each = jax.vmap(jax.vmap(self._hidden, (None, 0)), (0, None))(self.contexts, codes)
         return each if rests is None else jnp.where(rests[:, None], 0, each)
 
@@ -117,8 +138,8 @@ class SuccessorNetwork(eqx.Module):
         features: Float[Array, "row action feature"],
     ) -> Float[Array, "context row action feature"]:
         """Ψ of every action, from `hidden` and ν."""
-        ahead = jnp.einsum("crh,ahd->crad", hidden, self.head)
-        return features + self.gamma / (1 - self.gamma) * ahead
+        mean_features = jnp.einsum("crh,ahd->crad", hidden, self.head)
+        return features + self.gamma / (1 - self.gamma) * mean_features
 
     def __call__(
         self,
@@ -131,9 +152,9 @@ class SuccessorNetwork(eqx.Module):
 
 
 class Steps(eqx.Module):
-    """Steps from row to row of a batch, and how much each counts in each context.
+    """Steps from row to row of a batch, and how much each counts in each context: w(θ, step).
 
-    `next_actions` are the expert's own; None stands for the greedy ones.
+    `next_actions` are the expert's own (SARSA); None stands for the greedy ones (Q-learning).
     """
 
     rows: Int[Array, " step"]
@@ -157,15 +178,19 @@ class Batch(eqx.Module):
 
 
 def merge_ties(
-    successor_features: Float[Array, "*place action feature"], resolution: float
-) -> Float[Array, "*place action feature"]:
+    successor_features: Float[Array, "*batch action feature"], resolution: float
+) -> Float[Array, "*batch action feature"]:
     """Gives each action the mean of those that differ from it by `resolution` or less.
+
+        Ψ̃_a = mean {Ψ_a' : max_d |Ψ_a',d − Ψ_a,d| ≤ resolution}
 
     Where experts choose at random because it does not matter what they do, the likelihood weighs
     any difference, however small, by the number of such choices: errors of 1e-4 in Ψ outweigh
     everything else that demonstrations show. See
     docs/decisions/0006-ties-have-a-resolution.md.
     """
+    # Means are taken of what is left after the mean over actions, or rounding would be relative to
+    # entries of 100; ties then come out equal to the last bit.
     centred = successor_features - successor_features.mean(-2, keepdims=True)
     distances = jnp.abs(centred[..., :, None, :] - centred[..., None, :, :]).max(-1)
     alike = (distances <= resolution).astype(centred.dtype)
@@ -178,7 +203,10 @@ def greedy_actions(
     reward_weights: Float[Array, " feature"],
     resolution: float,
 ) -> Int[Array, "context row"]:
-    """argmax_a Ψ(s, a, θ)·ω, the first of equals."""
+    """argmax_a Ψ(s, a, θ)·ω, the first of equals.
+
+    Without the resolution, noise would choose among tied actions anew in every update.
+    """
     values = merge_ties(successor_features, resolution) @ reward_weights
     return jnp.argmax(values, axis=-1)
 
@@ -191,13 +219,14 @@ def td_errors(
     greedy: Int[Array, "context row"],
     gamma: float,
 ) -> Float[Array, "context step feature"]:
-    """ν(s, a) + γ Ψ'(s', a') − Ψ(s, a) of every step (appendix B)."""
+    """δ = ν(s, a) + γ Ψ'(s', a', θ) − Ψ(s, a, θ) of every step, in every context."""
     each = jnp.arange(len(successor_features))[:, None]
     chosen = steps.next_actions
     following = greedy[:, steps.next_rows] if chosen is None else chosen[None]
-    ahead = targets[each, steps.next_rows, following]
-    present = successor_features[:, steps.rows, steps.actions]
-    return features[steps.rows, steps.actions] + gamma * ahead - present
+    next_psi = targets[each, steps.next_rows, following]
+    psi = successor_features[:, steps.rows, steps.actions]
+    # ν of the state being left (design, point 9).
+    return features[steps.rows, steps.actions] + gamma * next_psi - psi
 
 
 def _mean_square(errors: Float[Array, "context step feature"], steps: Steps) -> Float[Array, ""]:
@@ -212,7 +241,7 @@ def losses(
     greedy: Int[Array, "context row"],
     gamma: float,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """L_Expert and L_Simulator, in units of (1−γ)Ψ."""
+    """L_Expert and L_Simulator, in units of (1−γ)Ψ, so that rates mean the same for every γ."""
     expert, simulated = (
         _mean_square(
             td_errors(successor_features, targets, batch.features, steps, greedy, gamma), steps
@@ -230,36 +259,47 @@ def solve_head(
     *,
     num_steps: int = 8,
 ) -> SuccessorNetwork:
-    """Moves the head to where the expected update of all steps vanishes, for a fixed trunk."""
+    """Moves the head to where the expected update of all steps vanishes, for a fixed trunk.
+
+    Flat over actions, W is [action · hidden, feature], and a pair (s, a) has as input x the x(s, θ)
+    in the block of a, 0 elsewhere. In units of the head the error is that of plain TD,
+
+        (1 − γ)/γ · δ = (1 − γ) ν(s', a') − Wᵀ(x − γ x'),
+
+    so the steps of `heads` apply. Greedy a' are those of the head given, throughout.
+    """
     if network.gamma == 0:
         return network  # Ψ = ν, whatever the head
     hidden = network.hidden(batch.observations, batch.rests)
-    present = network.read_out(hidden, batch.features)
-    greedy = greedy_actions(present, reward_weights, config.resolution)
+    psi = network.read_out(hidden, batch.features)
+    greedy = greedy_actions(psi, reward_weights, config.resolution)
     parts = ((batch.expert, 1.0), (batch.simulated, config.simulator_weight))
     num_actions, width, num_features = network.head.shape
     size = num_actions * width
-    here, step_ahead, weights = [], [], []
+    inputs, differences, weights = [], [], []
     for steps, share in parts:
         chosen = steps.next_actions
         chosen = greedy[:, steps.next_rows] if chosen is None else chosen[None]
         acts = jax.nn.one_hot(steps.actions, num_actions)[None]
         next_acts = jax.nn.one_hot(chosen, num_actions)
+        # [context, step, action, hidden], the block of one action filled.
         x = acts[..., None] * hidden[:, steps.rows, None]
         x_next = next_acts[..., None] * hidden[:, steps.next_rows, None]
-        here.append(x.reshape(-1, size))
-        step_ahead.append((x - network.gamma * x_next).reshape(-1, size))
+        inputs.append(x.reshape(-1, size))
+        differences.append((x - network.gamma * x_next).reshape(-1, size))
+        # Each part a mean, as in `losses`, the simulated one times β.
         weights.append((steps.weights * share / jnp.maximum(steps.weights.sum(), 1e-12)).ravel())
-    inputs, differences = jnp.concatenate(here), jnp.concatenate(step_ahead)
-    weighted = inputs * jnp.concatenate(weights)[:, None]
+    x, x_change = jnp.concatenate(inputs), jnp.concatenate(differences)
+    weighted = x * jnp.concatenate(weights)[:, None]
     factors = heads.factorise(
-        weighted.T @ inputs,
-        weighted.T @ differences,
+        weighted.T @ x,
+        weighted.T @ x_change,
         ridge=config.ridge,
         proximity=config.proximity,
     )
-    scale = (1 - network.gamma) / network.gamma
+    scale = (1 - network.gamma) / network.gamma  # from units of Ψ to those of the head
 
+    # Errors are computed anew from Ψ itself, not from the factors: rounding does not add up.
     def improve(head, _):
         moved = eqx.tree_at(lambda n: n.head, network, head).read_out(hidden, batch.features)
         errors = [

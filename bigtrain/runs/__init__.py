@@ -8,7 +8,7 @@ from bigtrain.runs.directory import Run, lock
 from bigtrain.runs.events import Callback, Event, Metric, metric_values
 from bigtrain.runs.metrics import JsonLines, TensorBoard, read_metrics
 from bigtrain.runs.progress import Progress
-from bigtrain.runs.settings import flatten, settle
+from bigtrain.runs.settings import flatten_settings, keep_settings
 
 __all__ = [
     "Callback",
@@ -19,9 +19,9 @@ __all__ = [
     "Progress",
     "Run",
     "TensorBoard",
-    "flatten",
+    "flatten_settings",
+    "keep_settings",
     "lock",
     "metric_values",
     "read_metrics",
-    "settle",
 ]

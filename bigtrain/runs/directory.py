@@ -24,7 +24,7 @@ from bigtrain.errors import ConfigError
 from bigtrain.runs.checkpoints import Checkpoints
 from bigtrain.runs.events import Event
 from bigtrain.runs.metrics import JsonLines, TensorBoard, read_metrics
-from bigtrain.runs.settings import settle
+from bigtrain.runs.settings import keep_settings
 
 State = TypeVar("State")
 
@@ -58,7 +58,7 @@ class Run:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 self._open.enter_context(lock(self.directory))
-                settle(self.directory, settings, fingerprint)
+                keep_settings(self.directory, settings, fingerprint)
                 self._metrics = self._rewound_metrics(self.directory / "metrics.jsonl")
                 if tensorboard:
                     self._tensorboard = self._refilled_tensorboard(self.directory / "tensorboard")

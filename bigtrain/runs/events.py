@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from bigtrain.errors import ConfigError
 
@@ -29,7 +30,7 @@ Callback = Callable[[Event], None]
 """Hears of every event as it happens."""
 
 
-def metric_values(name: str, metric: Metric) -> np.ndarray:
+def metric_values(name: str, metric: Metric) -> Float[np.ndarray, " *seed"]:
     """The metric as float64: no axis, or one of seeds."""
     values = np.asarray(metric, np.float64)
     if values.ndim > 1:

@@ -12,7 +12,7 @@ from bigtrain.atomic import atomic_write
 from bigtrain.errors import CheckpointError, ConfigError
 
 
-def settle(directory: Path, settings: Any, fingerprint: str | Mapping[str, str]) -> None:
+def keep_settings(directory: Path, settings: Any, fingerprint: str | Mapping[str, str]) -> None:
     """Writes settings.json, or holds the settings against those that it has."""
     path = directory / "settings.json"
     given = {"settings": settings, "fingerprint": fingerprint}
@@ -42,7 +42,7 @@ def settle(directory: Path, settings: Any, fingerprint: str | Mapping[str, str])
             )
 
 
-def flatten(settings: Any) -> dict[str, str]:
+def flatten_settings(settings: Any) -> dict[str, str]:
     """Each setting as JSON, by its dotted name."""
     return _flat(json.loads(json.dumps(settings, default=_plain)))
 

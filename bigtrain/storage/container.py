@@ -23,6 +23,7 @@ from bigtrain.storage.survey import survey
 
 MAGIC = b"\x89BIG\r\n\x1a\n"  # like PNG's, it shows whether a transfer took the file for text
 VERSION = 1
+"""The format that this writes, and the only one that it reads."""
 
 _HEAD = struct.Struct("<8sIQ")  # magic, version, length of the payload
 _DIGEST_BYTES = hashlib.sha256().digest_size

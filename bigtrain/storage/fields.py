@@ -3,8 +3,9 @@
 The readers of `Fields` have writers here beside them, where a value is not stored as it is.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -17,6 +18,8 @@ from bigtrain.errors import (
     BundleStructureError,
     BundleValueError,
     BundleWriteError,
+    CMDPError,
+    ConfigError,
 )
 from bigtrain.problem import SUM_TOLERANCE
 from bigtrain.storage.limits import MAX_NAME, MAX_NAMES, MAX_RANK, MAX_TEXT
@@ -24,6 +27,8 @@ from bigtrain.storage.limits import MAX_NAME, MAX_NAMES, MAX_RANK, MAX_TEXT
 DTYPES = tuple(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 )
+"""What an array in a bundle can be made of."""
+
 INTEGERS = (-(1 << 63), (1 << 64) - 1)
 """The least and the greatest whole number that msgpack can hold."""
 
@@ -36,8 +41,18 @@ Shape = tuple[int | None, ...]
 T = TypeVar("T")
 
 
+@contextlib.contextmanager
+def refusing(path: str) -> Iterator[None]:
+    """Says of what settings or a problem find wrong where in the bundle it is."""
+    try:
+        yield
+    except (CMDPError, ConfigError) as error:
+        why = " ".join(str(error).split())  # where it shows an array, that has several lines
+        raise BundleValueError(f"`{path}` cannot be used: {why}") from error
+
+
 def write_array(values: ArrayLike, dtype: str | None = None) -> dict[str, Any]:
-    """An array, as `dtype` or as it is."""
+    """An array of any shape, as `dtype` or as it is."""
     array = np.asarray(values, dtype)
     if array.dtype.name not in DTYPES:
         raise BundleWriteError(

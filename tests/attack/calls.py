@@ -33,7 +33,9 @@ ANSWERED = {
 
 SECONDS = 60.0
 NUM_TASKS = 16
-_STREAM = "/bigproto.v1.Policy/ActStream"
+ROUND = 5000
+"""Calls until what was started is ended, and there are new episodes to make calls about."""
+_START, _STREAM = "/bigproto.v1.Policy/Start", "/bigproto.v1.Policy/ActStream"
 
 
 class Attacker:
@@ -43,24 +45,34 @@ class Attacker:
         self._address, self._token = address, token
         self._rng = np.random.default_rng(seed)
         self._left = 0
+        self._started = list[str]()
         self.ends = collections.Counter[str]()
+
+    @property
+    def left(self) -> int:
+        """How many calls are still to be made."""
+        return self._left
 
     async def attack(self, count: int) -> None:
         """Makes so many calls, several at once."""
         self._left = count
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(self._address, options=options) as channel:
-            self._requests = await self._find_requests(policy_pb2_grpc.PolicyStub(channel))
-            async with asyncio.TaskGroup() as group:
-                for _ in range(NUM_TASKS):
-                    group.create_task(self._work(channel))
+            stub = policy_pb2_grpc.PolicyStub(channel)
+            while self._left > 0:
+                until = max(self._left - ROUND, 0)
+                self._requests = await self._find_requests(stub)
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(NUM_TASKS):
+                        group.create_task(self._work(channel, until))
+                await self._end_all(stub)
 
     async def _find_requests(self, stub: policy_pb2_grpc.PolicyStub) -> dict[str, list[bytes]]:
         """Requests that make sense, of every kind, by the path of their method."""
         metadata = self._metadata()
-        # Of one lease that is short and one that is long, so that some are gone.
         start: Any = pb.StartRequest(num_episodes=8, seed=1)
         ids = (await stub.Start(start, metadata=metadata)).episode_ids
+        self._started += ids
         own = pb.StartRequest(
             model="tiger", episode_ids=["own-1", "own-2"], rule={"softmax": {"temperature": 2.0}}
         )
@@ -88,12 +100,18 @@ class Attacker:
         found["/bigproto.v1.Admin/LoadModel"] = [pb.LoadModelRequest(model="tiger")]
         return {path: [one.SerializeToString() for one in made] for path, made in found.items()}
 
+    async def _end_all(self, stub: policy_pb2_grpc.PolicyStub) -> None:
+        """Ends what was started, or else no more could be after a while."""
+        while self._started:
+            ids, self._started = self._started[:64], self._started[64:]
+            await stub.End(pb.EndRequest(episode_ids=ids), metadata=self._metadata())
+
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self._token}"),)
 
-    async def _work(self, channel: grpc.aio.Channel) -> None:
+    async def _work(self, channel: grpc.aio.Channel, until: int) -> None:
         paths = list(self._requests)
-        while self._left > 0:
+        while self._left > until:
             self._left -= 1
             path, kind = paths[self._rng.integers(len(paths))], self._rng.integers(50)
             if kind == 0:
@@ -113,6 +131,8 @@ class Attacker:
         metadata = self._metadata() if known else (("authorization", "Bearer nobody-knows-this"),)
         call = channel.unary_unary(path)(self._mutant(path), metadata=metadata, timeout=SECONDS)
         await self._count(path, call)
+        if path == _START and await call.code() == grpc.StatusCode.OK:
+            self._started += pb.StartReply.FromString(await call).episode_ids
 
     async def _stream(self, channel: grpc.aio.Channel) -> None:
         """Some requests; then it waits for the end, goes away, or has read nothing at all."""

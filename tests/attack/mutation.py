@@ -1,23 +1,15 @@
-"""What attacks on files share: how much there is of it, damage that fits any file, and the judge.
-
-`make attack` runs the long form, by BIG_ATTACK=long.
-"""
+"""What attacks on files share: damage that fits any file, and the judge."""
 
 import collections
-import os
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
+from progress import Progress
 
 Mutation = Callable[[np.random.Generator, bytes], bytes]
 """Makes damaged bytes of whole ones."""
-
-IS_LONG = os.environ.get("BIG_ATTACK") == "long"
-
-
-def choose_count(short: int, long: int) -> int:
-    """How many mutants there are: some seconds of them, or as many as a release should stand."""
-    return long if IS_LONG else short
 
 
 def flip_bits(rng: np.random.Generator, data: bytes) -> bytes:
@@ -53,8 +45,36 @@ def pick(rng: np.random.Generator, mutations: Mapping[Mutation, int]) -> Mutatio
     return list(mutations)[rng.choice(len(mutations), p=weights / weights.sum())]
 
 
+class Peak:
+    """The most memory that one attempt took, of those that are traced: one in so many.
+
+    To be traced makes an attempt three or four times as long.
+    """
+
+    def __init__(self, every: int):
+        self.most = self._number = 0
+        self._every = every
+
+    @contextlib.contextmanager
+    def traced(self) -> Iterator[None]:
+        """An attempt."""
+        self._number += 1
+        if self._number % self._every:
+            yield
+            return
+        tracemalloc.start()
+        try:
+            yield
+        finally:
+            self.most = max(self.most, tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+
 def judge(
-    mutants: Iterable[bytes], attempt: Callable[[bytes], str], refusal: type[Exception]
+    mutants: Iterable[bytes],
+    attempt: Callable[[bytes], str],
+    refusal: type[Exception],
+    progress: Progress | None = None,
 ) -> collections.Counter[str]:
     """What came of each: what `attempt` says of it, or the name of the refusal that it raised.
 
@@ -70,6 +90,10 @@ def judge(
         except Exception as error:
             error.add_note(f"It is mutant {number}.")
             raise
+        if progress is not None and progress.is_due:
+            progress.tell(number + 1, **outcomes)
+    if progress is not None:
+        progress.tell(outcomes.total(), **outcomes)
     return outcomes
 
 

@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 import struct
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +16,15 @@ import pytest
 from bundles import EXACT, LEARNED, resealed, set_array
 from mutation import (
     Mutation,
+    Peak,
     assert_is_sentence,
-    choose_count,
     flip_bits,
     judge,
     pick,
     splice,
     truncate,
 )
+from progress import Progress
 
 from bigtrain import errors
 from bigtrain.bundle import Bundle, parse_bundle
@@ -165,16 +165,12 @@ def check_sound(bundle: Bundle) -> None:
 class Reader:
     """Loads bundles, and keeps the most memory that one took."""
 
-    def __init__(self):
-        self.most = self._loaded = 0
+    def __init__(self, every: int):
+        self.peak, self._loaded = Peak(every), 0
 
     def __call__(self, data: bytes) -> str:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        try:
+        with self.peak.traced():
             bundle = parse_bundle(data)
-        finally:
-            self.most = max(self.most, tracemalloc.get_traced_memory()[1] - before)
         if self._loaded % SOUND_EVERY == 0:
             check_sound(bundle)
         self._loaded += 1
@@ -187,21 +183,18 @@ def make_mutants(count: int, seed: int) -> Iterator[bytes]:
         yield pick(rng, MUTATIONS)(rng, (EXACT, LEARNED)[index % 2])
 
 
-def test_damaged_bundles_are_refused_or_load(monkeypatch):
+def test_damaged_bundles_are_refused_or_load(monkeypatch, num_files):
     # The checks of types that tests have, and users do not, must not be what refuses a bundle.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    count, reader = choose_count(800, 100_000), Reader()
-    tracemalloc.start()
-    try:
-        outcomes = judge(make_mutants(count, seed=0), reader, BundleError)
-    finally:
-        tracemalloc.stop()
+    count, reader = num_files or 800, Reader(every=8 if num_files else 1)
+    progress = Progress("bundles", count)
+    outcomes = judge(make_mutants(count, seed=0), reader, BundleError, progress)
     assert outcomes.total() == count
     # Every kind of damage was met, and some that does no harm.
     reading = {n for n in vars(errors) if "Bundle" in n} - {"BundleError", "BundleWriteError"}
     assert {*reading, "loaded"} <= set(outcomes)
     # The bundles have 4 and 15 kB; the skeleton of a network of 64 layers takes most.
-    assert reader.most < 16_000_000
+    assert 0 < reader.peak.most < 16_000_000
 
 
 def test_what_is_wrong_with_tables_of_k_is_said_in_one_line():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from calls import Attacker
 from launch import QUICK, TIGER, Server, serving
+from progress import Progress
 from subject import Subject
 from walking import World, walk
 from wire import Stream, channel_to
@@ -19,6 +20,8 @@ from bigproto.v1 import policy_pb2_grpc
 
 GOOD, BAD = "0123456789abcdef", "fedcba9876543210"
 WARM_UP = 1000
+# Each caller may have a part of what there is, as where callers share a server.
+PARTS = {"limits.max-episodes-per-caller": 2048}
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
     tokens.write_text(f"good caller {GOOD}\nbad caller {BAD}\n")
-    with serving(TIGER, **QUICK, tokens=tokens, **{"log-format": "json"}) as server:
+    with serving(TIGER, **QUICK, tokens=tokens, **PARTS, **{"log-format": "json"}) as server:
         yield server
 
 
@@ -73,6 +76,33 @@ def resident(server: Server) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
+async def attack(
+    attacker: Attacker, count: int, server: Server, before: int, bystander: Bystander
+) -> None:
+    """Makes so many calls, and says meanwhile how server and bystander are."""
+    progress = Progress("calls", count)
+
+    def tell() -> None:
+        progress.tell(
+            count - max(attacker.left, 0),
+            server_MB=resident(server) // 1024,
+            ratio=f"{resident(server) / before:.3f}",
+            bystander_episodes=bystander.num_episodes,
+            slowest=f"{bystander.slowest:.2f} s",
+        )
+
+    attacking = asyncio.create_task(attacker.attack(count))
+    while not attacking.done():
+        await asyncio.wait({attacking}, timeout=1.0)
+        if progress.is_due:
+            tell()
+        if bystander.error is not None:
+            attacking.cancel()
+            break
+    await asyncio.gather(attacking, return_exceptions=bystander.error is not None)
+    tell()
+
+
 def test_mutated_calls_are_answered_and_harm_nobody(server, num_calls):
     bystander = Bystander(server.address)
     bystander.start()
@@ -80,7 +110,7 @@ def test_mutated_calls_are_answered_and_harm_nobody(server, num_calls):
     try:
         asyncio.run(attacker.attack(WARM_UP))
         before = resident(server)
-        asyncio.run(attacker.attack(num_calls))
+        asyncio.run(attack(attacker, num_calls, server, before, bystander))
         after = resident(server)
     finally:
         bystander.stop()

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import struct
-import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-from mutation import Mutation, blank, choose_count, flip_bits, judge, pick, splice, truncate
+from mutation import Mutation, Peak, blank, flip_bits, judge, pick, splice, truncate
+from progress import Progress
 
 from bigtrain import Demonstrations, TabularCMDP
 from bigtrain.errors import DemonstrationError
@@ -177,14 +177,12 @@ MUTATIONS: dict[Mutation, int] = {
 class Reader:
     """Loads files, uses what is in them, and keeps the most memory that one took."""
 
-    def __init__(self, path: Path):
-        self._path, self.most = path, 0
+    def __init__(self, path: Path, every: int):
+        self._path, self.peak = path, Peak(every)
 
     def __call__(self, data: bytes) -> str:
         self._path.write_bytes(data)
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        try:
+        with self.peak.traced():
             demos = Demonstrations.load(self._path)
             assert len(demos.digest()) == 64
             assert sum(len(one) for one in demos) == demos.num_steps
@@ -192,8 +190,6 @@ class Reader:
                 demos.trajectories(PROBLEM)
             repr(demos)
             json.dumps(dict(demos.metadata), allow_nan=False)
-        finally:
-            self.most = max(self.most, tracemalloc.get_traced_memory()[1] - before)
         return "loaded"
 
 
@@ -204,17 +200,15 @@ def make_mutants(count: int, seed: int) -> Iterator[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy` or `.npz`", "ignore:Duplicate name")
-def test_damaged_files_are_refused_or_load(tmp_path, monkeypatch):
+def test_damaged_files_are_refused_or_load(tmp_path, monkeypatch, num_files):
     # The checks of types that tests have, and users do not, must not be what refuses a file.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    count, reader = choose_count(1_500, 100_000), Reader(tmp_path / "demos.npz")
-    tracemalloc.start()
-    try:
-        outcomes = judge(make_mutants(count, seed=0), reader, DemonstrationError)
-    finally:
-        tracemalloc.stop()
+    count = num_files or 1_500
+    reader = Reader(tmp_path / "demos.npz", every=8 if num_files else 1)
+    progress = Progress("demonstrations", count)
+    outcomes = judge(make_mutants(count, seed=0), reader, DemonstrationError, progress)
     assert outcomes.total() == count
     assert set(outcomes) == {"loaded", "DemonstrationError"}
     assert min(outcomes.values()) > count / 100
     # The files have 2 kB, and no deflate stream grows by more than 1,032.
-    assert reader.most < 16_000_000
+    assert 0 < reader.peak.most < 16_000_000

@@ -3,10 +3,11 @@
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Iterator, Sequence
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS = 0, 1, 4
+DATA, HEADERS, RESET, SETTINGS = 0, 1, 3, 4
 END_STREAM, END_HEADERS = 1, 4
 
 
@@ -66,6 +67,23 @@ def is_closed(connection: socket.socket, seconds: float) -> bool:
     except OSError:
         return True
     return True
+
+
+def ends_stream(connection: socket.socket, stream: int, seconds: float) -> bool:
+    """Whether the server ends a stream within that time, by its trailers or a reset."""
+    until, data = time.monotonic() + seconds, b""
+    while (left := until - time.monotonic()) > 0:
+        connection.settimeout(left)
+        try:
+            data += connection.recv(65536)
+        except TimeoutError:
+            return False
+        while len(data) >= 9 + (length := int.from_bytes(data[:3], "big")):
+            kind, flags, number = data[3], data[4], int.from_bytes(data[5:9], "big")
+            if number == stream and (kind == RESET or (kind == HEADERS and flags & END_STREAM)):
+                return True
+            data = data[9 + length :]
+    return False
 
 
 def _length(data: bytes) -> bytes:

@@ -1,8 +1,13 @@
 """Episodes outlive restarts, new versions and moves, to the last bit."""
 
+import asyncio
+import concurrent.futures
 import shutil
 import signal
+import socket
+import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +17,7 @@ from subject import Subject
 from walking import World, walk
 from wire import Stream, act_request, channel_to, rows, unpack
 
+import bigclient
 from bigproto.v1 import policy_pb2 as pb
 from bigproto.v1 import policy_pb2_grpc
 from bigtrain.storage.container import unseal
@@ -55,6 +61,82 @@ def test_a_snapshot_carries_episodes_over_a_restart(tmp_path, undisturbed):
             assert got[episode] + rest == undisturbed(seed)
         after = stub.Act(last)
         assert list(after.duplicates) == [0] and rows(after) == rows(before)
+
+
+class Robots:
+    """Clients that play episode after episode: some that block, and some that share a stream."""
+
+    def __init__(self, address: str):
+        self._address, self._stops = address, threading.Event()
+        self._options: Any = {"timeout": 30.0, "retry": bigclient.Retry(budget=200.0)}
+        self.num_episodes = 0
+        robots = [self._block, self._block, self._share]
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(robots))
+        self._playing = [self._pool.submit(robot) for robot in robots]
+
+    def _block(self) -> None:
+        with bigclient.connect(self._address, **self._options) as client:
+            subject = self._find_subject()
+            while not self._stops.is_set():
+                world = World(self.num_episodes)
+                with client.episode() as episode:
+                    for _ in range(8):
+                        world.act(int(episode.act(*subject.see(world.state))))
+                        time.sleep(0.002)
+                self.num_episodes += 1
+
+    def _share(self) -> None:
+        async def play(client: Any, subject: Subject) -> None:
+            while not self._stops.is_set():
+                world = World(self.num_episodes)
+                async with client.episode() as episode:
+                    for _ in range(8):
+                        world.act(int(await episode.act(*subject.see(world.state))))
+                        await asyncio.sleep(0.002)
+                self.num_episodes += 1
+
+        async def play_all() -> None:
+            subject = self._find_subject()
+            async with bigclient.aio.connect(self._address, **self._options) as client:
+                await asyncio.gather(*(play(client, subject) for _ in range(16)))
+
+        asyncio.run(play_all())
+
+    def _find_subject(self) -> Subject:
+        with channel_to(self._address) as channel:
+            stub = policy_pb2_grpc.PolicyStub(channel)
+            return Subject(stub.Describe(pb.DescribeRequest()).models[0])
+
+    def await_episodes(self, count: int) -> None:
+        """Waits until so many more were played; raises what stopped a robot."""
+        until = self.num_episodes + count
+        while self.num_episodes < until:
+            for one in self._playing:
+                if one.done():
+                    one.result()
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stops.set()
+        for one in self._playing:
+            one.result(120)
+        self._pool.shutdown()
+
+
+def test_robots_notice_nothing_of_restarts(tmp_path):
+    """They play on all the time: in the midst of steps, of starts and of ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = {"listen": f"127.0.0.1:{port}", "snapshot": tmp_path / "episodes", **QUICK}
+    robots = None
+    for run in range(3):
+        with serving(**flags) as server:
+            robots = robots or Robots(server.address)
+            robots.await_episodes(50)
+            if run == 2:
+                robots.stop()
+            assert server.stop() == 0
 
 
 def raise_values(content):

@@ -56,9 +56,21 @@ def test_a_single_call_without_room_is_told_to_come_again():
     held = bounds()
     stream(held, held=400)
     call = held.enter("me", streams=False)
-    with pytest.raises(LimitReached, match="less than 400 bytes") as got:
+    with pytest.raises(LimitReached, match="all callers .* less than 400 bytes") as got:
         call.check_room()
     assert got.value.retry_after == 1.0
+
+
+def test_single_calls_of_a_caller_hold_no_more_than_it_may():
+    """Each holds nothing when it comes, so that only what the others hold can tell."""
+    held = bounds()
+    for _ in range(2):
+        call = held.enter("me", streams=False)
+        call.check_room()
+        call.hold(100)
+    with pytest.raises(LimitReached, match="one caller .* less than 200 bytes"):
+        held.enter("me", streams=False).check_room()
+    held.enter("you", streams=False).check_room()
 
 
 @pytest.mark.parametrize("own, whose, other", [(100, "own", 0), (50, "me", 150), (10, "x", 390)])

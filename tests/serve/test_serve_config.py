@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import re
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from bigserve.config import (
     is_loopback,
     split_address,
 )
-from bigserve.connections import OWN_DESCRIPTORS, reserve_descriptors
+from bigserve.connections import OWN_DESCRIPTORS, options, reserve_descriptors
 from bigserve.errors import ConfigError, SnapshotError
 from bigtrain.errors import NotABundleError
 from bigtrain.policy import BLOCK
@@ -153,6 +154,14 @@ def test_descriptors_are_reserved_for_all_connections(soft, hard, wanted, monkey
     assert given == ([(wanted, hard)] if wanted else [])
 
 
+def test_connections_that_are_silent_amid_calls_are_pinged_as_the_document_says():
+    found = dict(options(LimitsConfig()))
+    assert found["grpc.keepalive_time_ms"] == 60_000
+    assert found["grpc.keepalive_timeout_ms"] == 20_000
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert "| | 60, then 20 | seconds until a connection that is silent amid calls" in text
+
+
 def test_more_connections_than_descriptors_are_refused(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1100))
     with pytest.raises(ConfigError, match=r"of which it may have 1100, got 1024\. .*LimitNOFILE="):
@@ -276,6 +285,15 @@ def test_an_error_is_one_line_and_a_code(served, capsys, error, code, line):
     assert printed.err.startswith(line)
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+def test_a_hangup_before_the_server_listens_for_it_does_not_end_it(served, monkeypatch):
+    handlers, former = [], signal.getsignal(signal.SIGHUP)
+    import_it = lambda *_: handlers.append(signal.getsignal(signal.SIGHUP))  # noqa: E731
+    monkeypatch.setattr(sys.modules["bigserve.server"], "run", import_it)
+    assert main(["x.big"]) == 0
+    assert handlers == [signal.SIG_IGN]
+    assert signal.getsignal(signal.SIGHUP) == former
 
 
 def test_debugging_shows_where(served, capsys):

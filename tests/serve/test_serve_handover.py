@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from bigproto.v1 import policy_pb2_grpc
 from bigserve import convert, handover, snapshot
 from bigserve.core import Core
 from bigserve.episodes import Rule
-from bigserve.errors import Problem, SnapshotError
+from bigserve.errors import ConfigError, Problem, SnapshotError
 from bigserve.server import Server
 from bigserve.snapshot import Grave, Snapshot
 
@@ -199,6 +200,15 @@ def test_older_releases_read_our_snapshots(path):
     assert snapshot.load(path) == Snapshot([], [Grave("me", "a", Problem.EPISODE_EXPORTED, 1.5, 7)])
 
 
+@run
+async def test_a_server_that_cannot_have_its_descriptors_does_not_start(monkeypatch):
+    """It asks for them before it loads anything."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 100))
+    server = Server({}, dataclasses.replace(settings(), listen="127.0.0.1:0", admin=False))
+    with pytest.raises(ConfigError, match="128 of the process's descriptors"):
+        await server.start()
+
+
 # ── leaving ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -229,6 +239,9 @@ async def test_streams_end_with_a_status_that_says_to_come_back(serving, tmp_pat
                     await stream.read()
                 assert told.value.code() == grpc.StatusCode.UNAVAILABLE
                 assert told.value.trailing_metadata()["grpc-retry-pushback-ms"] == "1000"
+            with pytest.raises(grpc.aio.AioRpcError) as told:  # who calls now is told as well
+                await stub.End(pb.EndRequest(episode_ids=ids), timeout=5)
+            assert told.value.trailing_metadata()["grpc-retry-pushback-ms"] == "1000"
             while not stopping.done():  # all who call meanwhile hear the same
                 with pytest.raises(grpc.aio.AioRpcError) as told:
                     await stub.End(pb.EndRequest(episode_ids=ids), timeout=5)

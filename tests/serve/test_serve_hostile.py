@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import json
-import os
+import socket
+import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ import grpc.aio
 import http2
 import pytest
 from cores import run
+from grpc_reflection.v1alpha import reflection_pb2
+from hostile import HOSTILE, LEAVER, ROBOT, STREAM, call_raw, end_of, raw_stream, resident
 from launch import QUICK, TIGER, Server, serving
 from wire import channel_to, failure
 
 from bigproto.v1 import policy_pb2 as pb
 from bigproto.v1 import policy_pb2_grpc
 
-ROBOT, HOSTILE, LEAVER = (f"{name}-0123456789abcdef" for name in ("robot", "hostile", "leaver"))
-STREAM = "/bigproto.v1.Policy/ActStream"
 GARBAGE = b"\xff" * 10
 UNARY = [
     f"/bigproto.v1.{service}/{method}"
@@ -35,12 +36,14 @@ UNARY = [
 FORGED = b'\n{"level":"error","message":"forged"}\n'
 LIMITS: dict[str, object] = {
     "max-connections": 40,
+    "max-streams": 12,
     "max-streams-per-caller": 8,
     "max-calls-per-caller": 8,
     "handshake-timeout": 1.5,
-    "idle-timeout": 2,
+    "idle-timeout": 5,
     "message-timeout": 2,
     "stall-timeout": 2,
+    "max-message-bytes": 16_000_000,
     "max-held-bytes": 4_000_000,
     "max-held-bytes-per-caller": 2_000_000,
     "max-held-bytes-per-stream": 500_000,
@@ -76,36 +79,6 @@ def robot(server: Server) -> Iterator[policy_pb2_grpc.PolicyStub]:
     """A well-behaved client."""
     with channel_to(server.address, token=ROBOT) as channel:
         yield policy_pb2_grpc.PolicyStub(channel)
-
-
-def call_raw(server: Server, path: str, data: bytes, token: str | None = ROBOT) -> Any:
-    """The error that a call with these bytes ends in."""
-    with channel_to(server.address, token=token) as channel, pytest.raises(grpc.RpcError) as got:
-        channel.unary_unary(path)(data, timeout=10)
-    return got.value
-
-
-@contextlib.asynccontextmanager
-async def raw_stream(server: Server, token: str) -> AsyncIterator[Any]:
-    """An ActStream of bytes, on a connection of its own."""
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-    async with grpc.aio.insecure_channel(server.address, options=options) as channel:
-        metadata = (("authorization", f"Bearer {token}"),)
-        yield channel.stream_stream(STREAM)(metadata=metadata, timeout=30)
-
-
-def resident(server: Server) -> int:
-    """Bytes of memory that the server has."""
-    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-async def end_of(call: Any) -> tuple[grpc.StatusCode, str]:
-    """How a stream ends, after the replies that still come."""
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        while await call.read() is not grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
-            pass
-    return await call.code(), await call.details()
 
 
 # ── what cannot be decoded ───────────────────────────────────────────────────────────────────────
@@ -203,42 +176,50 @@ def test_messages_that_are_refused_are_not_kept(server, robot):
     assert resident(server) - before < 100_000_000
 
 
-def flood(server: Server, num_streams: int, seconds: float) -> int:
-    """Sends requests for episodes that there are not, and reads nothing; the bytes sent."""
-    request = pb.ActRequest(episode_ids=[f"{i}" for i in range(64)], steps=[0] * 64)
-    data, sent = request.SerializeToString(), 0
-    with http2.connected(server.address, timeout=0.2) as connection:
-        # Nothing may be sent of a stream, and what the connection's own window has room for.
-        connection.sendall(http2.PREFACE + http2.window(0))
-        streams = range(1, 2 * num_streams, 2)
-        for stream in streams:
-            connection.sendall(http2.headers(stream, http2.call(STREAM, HOSTILE)))
-        # The server's window for each stream has 65,535 bytes to begin with.
-        count = 60_000 // len(data)
-        batch = b"".join(http2.message(s, data) for s in streams for _ in range(count))
-        until = time.monotonic() + seconds
-        with contextlib.suppress(OSError):
-            connection.sendall(batch)
-            sent += len(batch)
-        while time.monotonic() < until:
-            time.sleep(0.05)
-    return sent
+def test_what_is_compressed_may_unpack_to_no_more_than_any_message(server):
+    """200 MB of zeros, which come as 0.2 MB."""
+    data, before = bytes(200_000_000), resident(server)
+    with channel_to(server.address, token=HOSTILE) as channel:
+        with pytest.raises(grpc.RpcError) as got:
+            call = channel.unary_unary(UNARY[3])
+            call(data, timeout=30, compression=grpc.Compression.Gzip)
+    error: Any = got.value
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert resident(server) - before < 100_000_000
+
+
+async def flood(server: Server, num_streams: int, seconds: float) -> None:
+    """Asks for episodes that there are not, on streams of which it reads nothing."""
+    ids = [f"{index}" for index in range(64)]
+    request = pb.ActRequest(episode_ids=ids, steps=[0] * 64).SerializeToString()
+
+    async def send() -> None:
+        while True:
+            async with raw_stream(server, HOSTILE) as call:
+                with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    while True:
+                        await call.write(request)
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+            for _ in range(num_streams):
+                group.create_task(send())
 
 
 def test_a_client_that_reads_no_replies_is_bounded_and_harms_nobody(server, robot):
     """Replies of some 8 kB to requests of 0.4 kB, on 8 streams."""
     robot.Describe(pb.DescribeRequest())
-    before, slowest = resident(server), 0.0
-    attack = threading.Thread(target=flood, args=(server, 8, 4.0))
+    before, most, slowest = resident(server), 0, 0.0
+    attack = threading.Thread(target=lambda: asyncio.run(flood(server, 8, 4.0)))
     attack.start()
     while attack.is_alive():
         began = time.monotonic()
         robot.Describe(pb.DescribeRequest(), timeout=5)
         slowest = max(slowest, time.monotonic() - began)
+        most = max(most, resident(server))
         time.sleep(0.02)
     attack.join()
-    grown = resident(server) - before
-    assert grown < 30_000_000, grown
+    assert most - before < 30_000_000, most - before
     assert slowest < 2.0, slowest
 
 
@@ -260,6 +241,17 @@ async def test_a_stream_whose_replies_are_not_read_ends(server):
     assert "must be read within 2 s" in text
 
 
+def test_a_stream_of_which_nothing_at_all_is_read_ends(server):
+    """The write that is given up is the first. Its status cannot be sent past it either: the call
+    is over all the same, and so the connection is closed for having none."""
+    request = pb.ActRequest(episode_ids=["x"], steps=[0]).SerializeToString()
+    with http2.connected(server.address) as connection:
+        connection.sendall(http2.PREFACE + http2.window(0))
+        connection.sendall(http2.headers(1, http2.call(STREAM, HOSTILE)))
+        connection.sendall(http2.message(1, request))
+        assert http2.ends_stream(connection, 1, 40)
+
+
 def test_streams_are_counted_by_caller(server, robot):
     with http2.connected(server.address) as connection:
         connection.sendall(http2.PREFACE + http2.window(65535))
@@ -275,6 +267,33 @@ def test_streams_are_counted_by_caller(server, robot):
         assert list(robot.ActStream(iter([]), timeout=10)) == []
 
 
+def test_those_whom_nobody_knows_take_no_place_of_those_who_are_known(server, robot):
+    """They may watch health; from two addresses they have more streams than there may be."""
+    watch = http2.call("/grpc.health.v1.Health/Watch")
+    with contextlib.ExitStack() as strangers:
+        for address in ("127.0.0.1", "127.0.0.2"):
+            connection = socket.create_connection(
+                ("127.0.0.1", int(server.address.rpartition(":")[2])), 10, (address, 0)
+            )
+            strangers.enter_context(connection)
+            connection.sendall(http2.PREFACE + http2.window(65535))
+            for stream in range(1, 17, 2):
+                connection.sendall(http2.headers(stream, watch) + http2.message(stream, b""))
+        time.sleep(0.5)
+        assert list(robot.ActStream(iter([]), timeout=10)) == []
+
+
+def test_one_who_reads_no_answers_of_reflection_is_not_waited_for(server):
+    """It repeats what it was asked, however long that was."""
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    request = reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 30_000)
+    with http2.connected(server.address) as connection:
+        connection.sendall(http2.PREFACE + http2.window(0))
+        connection.sendall(http2.headers(1, http2.call(path)))
+        connection.sendall(http2.message(1, request.SerializeToString()))
+        assert http2.ends_stream(connection, 1, 40)
+
+
 # ── connections ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -284,7 +303,7 @@ def test_silent_connections_are_closed_and_leave_room(server, robot):
         time.sleep(0.3)
         refused = sum(http2.is_closed(one, 0.01) for one in many)
         assert 60 - LIMITS["max-connections"] <= refused < 60  # pyright: ignore
-        time.sleep(3)
+        time.sleep(3)  # long before they are closed for having no calls
         assert all(http2.is_closed(one, 0.01) for one in many)
         with channel_to(server.address, token=ROBOT) as channel:
             stub = policy_pb2_grpc.PolicyStub(channel)
@@ -295,8 +314,18 @@ def test_connections_without_calls_are_closed_unseen_by_clients(server, robot):
     with http2.connected(server.address) as idle:
         idle.sendall(http2.PREFACE + http2.window(65535))
         assert robot.Describe(pb.DescribeRequest()).models
-        assert http2.is_closed(idle, 6)
+        assert http2.is_closed(idle, 12)
         assert robot.Describe(pb.DescribeRequest()).models  # on another connection
+
+
+def test_a_connection_is_told_how_many_calls_it_may_have(server):
+    with http2.connected(server.address) as connection:
+        connection.sendall(http2.PREFACE + http2.window(65535))
+        first = connection.recv(65536)
+        assert first[3] == http2.SETTINGS
+        length = int.from_bytes(first[:3], "big")
+        settings = dict(struct.iter_unpack(">HI", first[9 : 9 + length]))
+        assert settings[3] == 256  # SETTINGS_MAX_CONCURRENT_STREAMS
 
 
 # ── texts, paths, tokens, the log ────────────────────────────────────────────────────────────────

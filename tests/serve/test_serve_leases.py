@@ -2,10 +2,18 @@
 
 import asyncio
 import time
+from pathlib import Path
 
+import grpc
 import numpy as np
+import pytest
 from cores import Clock, run, settings
+from launch import serving
+from subject import Subject
+from wire import act_request, channel_to, duration, failure
 
+from bigproto.v1 import policy_pb2 as pb
+from bigproto.v1 import policy_pb2_grpc
 from bigserve import episodes as module
 from bigserve.episodes import Episodes, Rule
 from bigserve.errors import Problem
@@ -77,3 +85,45 @@ def test_to_forget_takes_as_long_for_the_last_as_for_the_first():
     while table.sweep():
         pass
     assert time.perf_counter() - began < 5  # 0.1 s, where looking past them would take minutes
+
+
+@pytest.mark.slow
+def test_a_server_whose_hundred_thousand_leases_run_out_answers_meanwhile():
+    """They do so within a second or two; one who steps beside them waits for none of it."""
+    flags: dict[str, object] = {
+        "limits.max-episodes": COUNT + 1,
+        "limits.max-episodes-per-caller": COUNT + 1,
+        "limits.max-items": 1000,
+        "batching.sizes": 1024,
+    }
+    with serving(**flags) as server, channel_to(server.address) as channel:
+        stub = policy_pb2_grpc.PolicyStub(channel)
+        subject = Subject(stub.Describe(pb.DescribeRequest()).models[0])
+        (mine,) = stub.Start(pb.StartRequest(lease=duration(600))).episode_ids
+        began, some = time.monotonic(), ""
+        for _ in range(COUNT // 1000):
+            left = 60 + began - time.monotonic()  # all of them run out together
+            request = pb.StartRequest(num_episodes=1000, lease=duration(left))
+            some = stub.Start(request).episode_ids[0]
+        failure(grpc.StatusCode.RESOURCE_EXHAUSTED, stub.Start, pb.StartRequest())
+        step = act_request([mine], [0], [subject.first()])
+        stub.Act(step)
+        slowest, until = 0.0, began + 120
+        while True:
+            asked = time.monotonic()
+            assert not stub.Act(step).errors  # answered again
+            slowest = max(slowest, time.monotonic() - asked)
+            (closed,) = stub.End(pb.EndRequest(episode_ids=["none"])).errors
+            assert closed.problem == pb.PROBLEM_EPISODE_UNKNOWN
+            if asked > began + 62 and stub.Start(pb.StartRequest(num_episodes=1000)).episode_ids:
+                break
+            assert asked < until
+            time.sleep(0.005)
+        assert slowest < 1.0, slowest
+        (error,) = stub.Act(act_request([some], [0], [subject.first()])).errors
+        assert error.problem == pb.PROBLEM_EPISODE_EXPIRED
+        for _ in range(COUNT // 1000 - 1):  # every slot is free again
+            stub.Start(pb.StartRequest(num_episodes=1000))
+        # A tombstone takes 0.3 kB, and an episode less than 2 kB.
+        pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+        assert pages * 4096 < 1_000_000_000

@@ -99,7 +99,18 @@ def test_text_shows_the_exception_below(capsys):
         logger.exception("A call failed.")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].endswith("A call failed.")
-    assert lines[-1] == "ValueError: too odd"
+    assert lines[-1] == "    ValueError: too odd"
+
+
+def test_what_an_exception_quotes_starts_no_line_either(capsys):
+    logs.configure("info", "text")
+    try:
+        raise ValueError("got a\n2026-01-01T00:00:00Z ERROR forged\x1b[2J")
+    except ValueError:
+        logger.exception("A call failed.")
+    _, *below = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("    ") for line in below)
+    assert below[-1].endswith(r"ERROR forged\x1b[2J")
 
 
 def test_levels_are_ours_and_others_only_warn(capsys):
@@ -121,6 +132,13 @@ def test_warnings_are_logged(capsys):
         logging.captureWarnings(True)  # which `catch_warnings` took back
         warnings.warn("worn out", stacklevel=1)
     assert "worn out" in json.loads(capsys.readouterr().err)["message"]
+
+
+def test_the_rate_that_was_asked_for_holds(capsys):
+    logs.configure("info", "text", 3)
+    for _ in range(20):
+        logger.warning("bad input")
+    assert len(capsys.readouterr().err.splitlines()) == 3
 
 
 def test_a_place_logs_so_many_lines_a_minute_and_says_how_many_it_left_out(capsys):

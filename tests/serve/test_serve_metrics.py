@@ -1,15 +1,21 @@
 """Metrics: what is fed is what is scraped."""
 
+import contextlib
 import re
 import socket
+import struct
+import threading
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bigserve import scrapes
 from bigserve.errors import ConfigError
-from bigserve.metrics import LoadedModel, Metrics, MetricsServer
+from bigserve.metrics import LoadedModel, Metrics
+from bigserve.scrapes import MetricsServer
 
 
 def test_episodes_and_steps_are_counted():
@@ -108,6 +114,26 @@ def test_a_closed_endpoint_frees_its_port():
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=10)
     MetricsServer(Metrics(), f"127.0.0.1:{server.port}").close()
+
+
+def test_silent_connections_take_neither_the_endpoint_nor_its_threads_away(caplog):
+    metrics = Metrics()
+    server = MetricsServer(metrics, "127.0.0.1:0", patience=1.0)
+    threads = threading.active_count()
+    with contextlib.ExitStack() as silent:
+        for _ in range(3 * scrapes.MOST):
+            one = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            silent.enter_context(one)
+        time.sleep(0.5)
+        assert threading.active_count() <= threads + scrapes.MOST
+        time.sleep(1.5)
+        assert scrape(server.port)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as rude:
+        rude.sendall(b"\xff\n{forged}\n\n")
+        rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    time.sleep(0.2)
+    server.close()
+    assert "forged" not in caplog.text
 
 
 def test_names_follow_the_conventions_and_the_document():

@@ -20,6 +20,7 @@ from bigserve.bounds import Bounds
 from bigserve.calls import Calls
 from bigserve.convert import write_array
 from bigserve.core import Core
+from bigserve.errors import InvalidRequest
 from bigserve.metrics import Metrics
 from bigserve.sealing import Sealer
 from bigserve.security import Authenticator
@@ -94,7 +95,7 @@ class Offered:
     def __getattr__(self, name: str) -> Any:
         method = self._service.methods_by_name[name]
         serve = getattr(self._servicer, name)
-        handler: Any = self._calls.handler(method, serve, self._calls.identify)
+        handler: Any = self._calls.handler(method, serve, self._calls.identify, self._calls._bounds)
 
         async def call(request: Any, context: Context) -> Any:
             try:
@@ -147,6 +148,36 @@ async def test_a_client_that_reads_no_replies_is_read_from_no_more(serving):
         context.takes_replies.set()
         await streaming
         assert [reply.request_id for reply in context.replies] == list(range(total))
+
+
+@pytest.mark.parametrize("whose", ["_per_stream", "_per_caller", ""])
+@run
+async def test_bytes_that_a_client_does_not_read_are_bounded(serving, whose):
+    """Those of one stream, those of its caller and those of all; then nothing is lost."""
+    async with serving() as core:
+        most, count = 20_000, 400
+        limits: dict[str, Any] = {f"max_held_bytes{whose}": most}
+        service = service_of(core, **limits)
+        contexts = [
+            Context(one_step("nobody", 0, request_id=n) for n in range(count)) for _ in range(2)
+        ]
+        for context in contexts:
+            context.takes_replies.clear()
+        streams = [asyncio.ensure_future(service.ActStream(None, one)) for one in contexts]
+        for _ in range(4 * count):
+            await asyncio.sleep(0)
+        size = service._calls._bounds.held / sum(one.num_read for one in contexts)
+        assert size > 100  # each reply says what is wrong
+        for context in contexts:
+            assert context.num_read <= most / size + 1
+        if whose != "_per_stream":
+            assert sum(one.num_read for one in contexts) <= most / size + 2
+        for context in contexts:
+            context.takes_replies.set()
+        await asyncio.gather(*streams)
+        for context in contexts:
+            assert [reply.request_id for reply in context.replies] == list(range(count))
+        assert service._calls._bounds.held == 0
 
 
 @run
@@ -236,6 +267,22 @@ async def test_what_the_core_refuses_has_its_code_and_metadata(serving):
         assert (await fail(service.Start, wire.StartRequest()))[0] == grpc.StatusCode.UNAVAILABLE
         reply = await service.Act(one_step("a", 0), Context(remaining=60.0))
         assert not reply.errors
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "𝔵"])
+@run
+async def test_what_is_said_of_an_error_fits_into_metadata(serving, monkeypatch, letter):
+    """Whatever it quotes: clients take 8 kB, in which a byte may take three."""
+    async with serving() as core:
+
+        def refuse(*_: Any) -> None:
+            raise InvalidRequest(20_000 * letter)
+
+        monkeypatch.setattr(core.models, "choose", refuse)
+        service = service_of(core)
+        code, text, _ = await fail(service.Describe, wire.DescribeRequest(model="x"))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert letter in text and 1900 < len(text.encode()) < 2100
 
 
 @run

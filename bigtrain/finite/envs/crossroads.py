@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import Task
+from bigtrain.finite.cmdp import TabularCMDP, Task
 
 LEFT, RIGHT = range(2)
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from bigtrain.errors import CMDPError
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import Task
+from bigtrain.finite.cmdp import TabularCMDP, Task
 
 CORNERS = ("left-down", "left-up", "right-down", "right-up")
 MOVES = {"left": (-1, 0), "right": (1, 0), "down": (0, -1), "up": (0, 1)}

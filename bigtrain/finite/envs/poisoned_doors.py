@@ -10,8 +10,7 @@ import numpy as np
 
 from bigtrain.errors import CMDPError
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import Task
+from bigtrain.finite.cmdp import TabularCMDP, Task
 
 CODE = (2, 0, 1, 1, 2, 0, 0, 1, 1, 1)
 NUM_SYMBOLS = 3

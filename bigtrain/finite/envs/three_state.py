@@ -1,12 +1,16 @@
-"""Two doors and two ends (appendix on temperature): small enough for formulas."""
+"""Two doors and two ends (appendix G, on temperature): small enough for formulas.
+
+    Ψ*(s0, a1, θ1) = 1(s0) + γ/(1 − γ) 1(s1),    Ψ*(s0, a2, θ1) = 1(s0) + γ/(1 − γ) 1(s2)
+
+with 1(s) the one-hot of s, and the actions reversed in θ2.
+"""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import Task
+from bigtrain.finite.cmdp import TabularCMDP, Task
 
 
 def three_state(*, prior: Sequence[float] = (0.5, 0.5)) -> TabularCMDP:

@@ -13,17 +13,19 @@ from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from bigtrain.errors import CMDPError
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.cmdp import TabularCMDP, Task
 from bigtrain.finite.envs.options import check_probability
-from bigtrain.problem import Task
 
 DEFAULT_MAP = ("#####", "#...#", "L.S.R", "#.x.#", "#####")
 ACTIONS = ("up", "down", "left", "right", "listen")
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 LISTEN = 4
 INDICATORS = ("none", "gold-left", "gold-right")
+"""What a state of the maze can show of where the gold is."""
 
 CELL_PIXELS = 4
+"""The width of a cell in the picture that is seen."""
+
 WALL, FLOOR, DOOR, AGENT, GOLD_COLOUR, TIGER_COLOUR = (
     np.array(colour, np.uint8)
     for colour in (
@@ -124,9 +126,10 @@ class Painter(eqx.Module):
         left = jnp.asarray(self.columns)[cell] * CELL_PIXELS
         in_cell = (y >= top) & (y < top + CELL_PIXELS) & (x >= left) & (x < left + CELL_PIXELS)
         right_half = x >= left + CELL_PIXELS // 2
-        told = in_cell & (indicator > 0) & (right_half == (indicator == 2))
+        # What was heard shows as gold in the half of the agent's cell on the gold's side.
+        shown = in_cell & (indicator > 0) & (right_half == (indicator == 2))
         picture = jnp.where(in_cell[..., None], AGENT, jnp.asarray(self.background))
-        picture = jnp.where(told[..., None], GOLD_COLOUR, picture)
+        picture = jnp.where(shown[..., None], GOLD_COLOUR, picture)
         colour = jnp.where(state == len(INDICATORS) * num_cells, GOLD_COLOUR, TIGER_COLOUR)
         behind_door = jnp.where(jnp.asarray(self.is_floor)[..., None], colour, self.background)
         return jnp.where(state < len(INDICATORS) * num_cells, picture, behind_door)

@@ -1,13 +1,19 @@
-"""Two doors, a tiger and a treasure (section 3.1): the imitation gap at its smallest."""
+"""Two doors, a tiger and a treasure (section 3.1): the imitation gap at its smallest.
+
+    p(T_θ | listen, θ) = p,  p(the other | listen, θ) = 1 − p,  log-odds = ± n log(p / (1 − p))
+
+after n net hearings, 1.73 each at p = 0.85. Rewards belong to the state being left: for p = 1 the
+naive imitator gets −45γ, the listener γ(10γ − 1) (the paper drops one γ; design, point 9). ST
+rests: in an episode that ended there the agent would listen for ever (point 1).
+"""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bigtrain.finite import transitions
-from bigtrain.finite.cmdp import TabularCMDP
+from bigtrain.finite.cmdp import TabularCMDP, Task
 from bigtrain.finite.envs.options import check_probability
-from bigtrain.problem import Task
 
 STATES = ("S0", "T1", "T2", "Tiger", "Gold", "ST")
 ACTIONS = ("open-1", "open-2", "listen")

@@ -1,10 +1,28 @@
 """Bayes-optimal behaviour, with proof: lower and upper bounds that meet (section 4.4).
 
-Starting from the prior, hyperstates are expanded where the optimistic policy goes and the bounds
-still differ. Those at the edge are bounded from above by an agent who is told the context, and from
-below by the best of a few plans that look at the state alone. Where the reachable beliefs are few
-the bounds meet; where they are endless, they close in on the value until the gap is small enough or
-time is up.
+The value of a hyperstate h = (s, b) of the Bayes-adaptive MDP,
+
+    V*(h) = max_a r(s, a) + γ Σ_s' p(s' | h, a) V*(h'),        J* = Σ_s p(s_0 = s) V*(s, p(θ)),
+
+is convex in b, and lies between that of the best of a few plans m that look at the state alone, and
+that of an agent who knows θ (by Jensen's inequality, max_a inside the expectation):
+
+    L(h) = max_m Σ_θ b(θ) α_m(s, θ)  ≤  V*(h)  ≤  U(h) = Σ_θ b(θ) V*_θ(s),        (a)
+
+    α_m(·, θ) = (I − γ P_m,θ)⁻¹ r_m       [plan, context, state], the α-vectors of POMDPs.
+
+The graph of hyperstates (`hyperstates`) grows from the prior. Those at its edge are bounded by (a),
+the others by solving the graph with the one or the other at the edge. Nodes are expanded where the
+optimistic policy goes and the bounds still differ, by discounted visits times gap, as in heuristic
+search value iteration (Smith and Simmons, 2004). Where the reachable beliefs are few the bounds
+meet; where they are endless, they close in until the gap is small enough or time is up.
+
+What bites:
+- What nodes were merged for must be paid for: |V*(s, b) − V*(s, b')| ≤ ‖b − b'‖₁ Δr / (2 (1 − γ)),
+  and an error ε of every step's beliefs adds up to γ/(1 − γ)² · ε Δr / 2 of the value.
+- Listening for ever may tie with opening. Both bounds are solved exactly (policy iteration), since
+  value iteration would never tell.
+- A belief that the graph rules out can occur in a policy's float32, so every state keeps some plan.
 """
 
 import time
@@ -24,7 +42,11 @@ from bigtrain.finite.exact.hyperstates import Hyperstates
 from bigtrain.finite.policies import BayesPolicy
 
 _EXPAND_SHARE = 0.98
+"""The share of the gap, weighed by the optimistic policy's visits, that a round expands."""
+
 _GROWTH = 0.1
+"""A round expands at least this share of the graph, or there would be a round for every node."""
+
 _ROUNDING = 1e-12
 
 
@@ -72,12 +94,13 @@ def solve_bayes(
     table = cmdp.reward_table(reward)
     enough = config.gap * np.ptp(table)
     if allowed is not None:
-        table = np.where(allowed, table, -np.inf)
+        table = np.where(allowed, table, -np.inf)  # policy iteration never chooses those
     started = time.monotonic()
     search = _Search(cmdp, table)
     while True:
         search.solve()
         report(search.lower, search.upper, len(search.nodes))
+        # Even bounds that meet differ by 2 slack, since each one is moved by it.
         closed = bool(search.upper - search.lower <= enough + 4 * search.slack)
         late = time.monotonic() - started > config.time_limit
         edge = search.edge()
@@ -103,8 +126,11 @@ class _Search:
         informed = [
             planning.policy_iteration(successors, p, reward, cmdp.gamma) for p in probabilities
         ]
+        # Plans m: those of agents who know θ, the best one for the prior's mean dynamics, and every
+        # action for ever. Any set is sound; a better one closes the bounds sooner.
         mean_dynamics = np.tensordot(cmdp.context_prior, probabilities, 1)
         blind = planning.policy_iteration(successors, mean_dynamics, reward, cmdp.gamma)
+        # Upwards by what policy iteration may have left: it must stay an upper bound.
         self._informed = np.stack([solution.values + solution.error for solution in informed])
         plans = {tuple(solution.actions.tolist()) for solution in (*informed, blind)}
         constant = np.flatnonzero(np.isfinite(reward).all(0))
@@ -118,24 +144,29 @@ class _Search:
         """Brings both bounds up to date with the graph."""
         nodes, gamma = self.nodes, self.cmdp.gamma
         count, num_actions, width = nodes.children.shape
-        everyone = np.arange(count)
+        all_nodes = np.arange(count)
+        # (a) at every node: U = `informed`, L = `committed`.
         informed = (nodes.beliefs * self._informed[:, nodes.states].T).sum(-1)
         committed = np.einsum("nc,pcn->np", nodes.beliefs, self._plans[:, :, nodes.states])
         self._best_plan = committed.argmax(-1)
         committed = committed.max(-1)
 
-        stay = everyone[:, None, None]
+        # Edge nodes lead to themselves with (1 − γ) U a step, whose sum is U; so one solve of the
+        # whole graph gives the upper bound everywhere.
+        stay = all_nodes[:, None, None]
         children = np.where(nodes.children < 0, stay, nodes.children)
         edge = ~nodes.expanded
         probs = nodes.child_probs.copy()
         probs[edge, :, 0] = 1.0
         reward = self.reward[nodes.states]
         optimistic = np.where(edge[:, None], (1 - gamma) * informed[:, None], reward)
+        # Warm start: nodes keep their numbers, so old ones keep their actions.
         fresh = reward[len(self._upper_actions) :].argmax(-1)
         upper = planning.policy_iteration(
             children, probs, optimistic, gamma, actions=np.append(self._upper_actions, fresh)
         )
 
+        # The lower bound's extra action, the last one: to stay with (1 − γ) L a step.
         commit = np.zeros((count, 1, width))
         commit[:, :, 0] = 1.0
         careful = np.where(edge[:, None], -np.inf, reward)
@@ -150,13 +181,14 @@ class _Search:
         self._gaps = upper.values - lower.values
         self._flow = sparse.csr_matrix(
             (
-                probs[everyone, upper.actions].ravel(),
-                children[everyone, upper.actions].ravel(),
+                probs[all_nodes, upper.actions].ravel(),
+                children[all_nodes, upper.actions].ravel(),
                 np.arange(count + 1) * width,
             ),
             shape=(count, count),
         )
         spread = np.ptp(self.reward[np.isfinite(self.reward)])
+        # The price of merging, as above, and of what solves leave.
         merged = gamma / (1 - gamma) ** 2 * spread / 2 * nodes.merge_error
         self.slack = float(merged + upper.error + _ROUNDING * np.abs(upper.values).max())
         self.upper = float(nodes.root_probs @ upper.values[nodes.roots]) + self.slack
@@ -166,6 +198,8 @@ class _Search:
         """The nodes to expand: where the optimistic policy meets most of the gap, and some more."""
         start = np.zeros(len(self.nodes))
         start[self.nodes.roots] = self.nodes.root_probs
+        # Discounted visits d = p_0 + γ Pᵀ d of the optimistic policy: the total gap at the root is
+        # Σ_n d_n · (what node n's own bounds leave open).
         visits = planning.solve_bellman(self._flow.T.tocsr(), start, self.cmdp.gamma)
         score = np.where(self.nodes.expanded, 0, visits * np.maximum(self._gaps, 0))
         order = np.argsort(-score)
@@ -178,8 +212,14 @@ class _Search:
         return np.union1d(found, np.flatnonzero(~self.nodes.expanded)[:more])
 
     def policy(self) -> BayesPolicy:
-        """The policy that reaches the lower bound: each plan it may follow, context by context."""
+        """The policy that reaches the lower bound: each plan it may follow, context by context.
+
+        A node's way of acting has an α-vector of its own, α_n [context], so V(s, b) = max over
+        those of the state's nodes and plans: looking ahead one step with them loses nothing at the
+        graph's beliefs, and is defined at all others, such as a robot's rounded ones.
+        """
         nodes, gamma = self.nodes, self.cmdp.gamma
+        # Relative to the value that is got, numbers fit float32.
         baseline = (1 - gamma) * self.lower
         followed = self._followed()
         commits = self._lower_actions[followed] == self.cmdp.num_actions
@@ -191,6 +231,7 @@ class _Search:
             values = np.concatenate([own[states == state], self._plans[:, :, state]])
             rows.append(_undominated(values - baseline / (1 - gamma)))
         width = _round_up(max(len(row) for row in rows))
+        # [state, plan, context]: rows repeat plans to be equally long, which changes no maximum.
         plans = np.stack([row[np.arange(width) % len(row)] for row in rows])
         reward = np.where(np.isfinite(self.reward), self.reward - baseline, -np.inf)
         return BayesPolicy(self.cmdp, reward, plans, baseline)
@@ -214,7 +255,9 @@ class _Search:
         followed: Int[np.ndarray, " followed"],
         committed: Float[np.ndarray, "followed context"],
     ) -> Float[np.ndarray, "acting context"]:
-        """What acting as the lower bound does from these nodes is worth in each context.
+        """α_n(θ) of acting as the lower bound does from these nodes: a policy graph's values,
+
+            α_n(θ) = r(s_n, a_n) + γ Σ_s' p(s' | s_n, a_n, θ) α_child(θ).
 
         Something a node's belief rules out may happen at another belief; the controller then
         commits to the first plan.
@@ -222,23 +265,24 @@ class _Search:
         nodes, gamma = self.nodes, self.cmdp.gamma
         successors, probabilities = self.cmdp.transitions
         states, actions = nodes.states[acting], self._lower_actions[acting]
-        place = np.full(len(nodes), -1)
-        place[acting] = np.arange(len(acting))
+        position = np.full(len(nodes), -1)
+        position[acting] = np.arange(len(acting))
         value_of = np.zeros((len(nodes), self.cmdp.num_contexts))
         value_of[followed] = committed
         children = nodes.children[acting, actions]
         result = np.empty((len(acting), self.cmdp.num_contexts))
         for context in range(self.cmdp.num_contexts):
             probs = probabilities[context, states, actions]
-            inner = (children >= 0) & (place[children] >= 0)
-            surprise = self._plans[0, context, successors[states, actions]]
-            outer = np.where(children < 0, surprise, value_of[children, context])
+            # Acting nodes are unknowns; committed ones have the value of their plan already.
+            inner = (children >= 0) & (position[children] >= 0)
+            unforeseen = self._plans[0, context, successors[states, actions]]
+            outer = np.where(children < 0, unforeseen, value_of[children, context])
             constant = self.reward[states, actions] + gamma * np.where(inner, 0, probs * outer).sum(
                 -1
             )
             rows, _ = np.nonzero(inner)
             matrix = sparse.csr_matrix(
-                (probs[inner], (rows, place[children[inner]])), shape=(len(acting), len(acting))
+                (probs[inner], (rows, position[children[inner]])), shape=(len(acting), len(acting))
             )
             result[:, context] = planning.solve_bellman(matrix, constant, gamma)
         return result
@@ -251,6 +295,7 @@ def _round_up(count: int) -> int:
 
 def _undominated(values: Float[np.ndarray, "plan context"]) -> Float[np.ndarray, "kept context"]:
     """The plans that no other is at least as good as in every context, repeats left out."""
+    # Unique up to rounding first: two equal plans would each spare the other.
     values = values[np.unique(np.round(values, 9), axis=0, return_index=True)[1]]
     keep = np.ones(len(values), bool)
     for index, row in enumerate(values):

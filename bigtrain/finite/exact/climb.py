@@ -1,4 +1,14 @@
-"""Climbing to a maximum of the log posterior with Ψ recomputed: what all ways have in common."""
+"""Climbing to a maximum of the log posterior with Ψ recomputed: what all ways have in common.
+
+ω* maximises log p(ω | demonstrations) with Ψ* the successor features of the plan optimal for ω
+itself (Theorem 4.1). With Ψ fixed the log posterior is concave; its gradient is that with Ψ* moving
+along as well, wherever the optimal plan is unique, since a small change of ω leaves the plan. So a
+fixed point of
+
+    ω_{i+1} = argmax_ω log p(ω | demonstrations; Ψ_i),        Ψ_{i+1} = Ψ* of ω_{i+1}
+
+is a local maximum. Where plans tie at it there need be none: see `sparse_climb`.
+"""
 
 import abc
 from collections.abc import Callable
@@ -18,8 +28,9 @@ PLAIN_ROUNDS = 10
 class MAPResult(NamedTuple):
     """The Laplace posterior, and how well its maximum explains itself.
 
-    `mismatch` is the largest error of Ψ·ω* as optimal action values where experts were, in units
-    of the temperature: the relative error that it makes in an expert's action probabilities.
+    `mismatch` is max |Q*(s, a, θ) − Ψ(s, a, θ)·ω*| / α over the states where experts were, with Q*
+    the optimal action values for ω*, and Ψ what it was found with: the relative error that this
+    makes in an expert's action probabilities.
     """
 
     posterior: RewardPosterior
@@ -36,7 +47,7 @@ class Rounds:
 
     def settled(self, mismatch: float) -> bool:
         """Counts a round, and says whether it leaves a small enough mismatch."""
-        self.count += 1
+        self.count += 1  # over all climbs: restarts count as well
         self._report(self.count, mismatch)
         return mismatch <= self._tolerance
 

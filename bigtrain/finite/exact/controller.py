@@ -1,7 +1,24 @@
 """A policy in a finite problem as a Markov chain, so that its results need no sampling.
 
-A node is a state of the problem with a memory of the policy. The policy itself is asked what it
-does there, whatever it is made of; nodes are found as the chain reaches them.
+A node n is a state of the problem with a memory of the policy, (s, m). The policy itself is asked
+what it does there, π_n(a), and which memory it has then; nodes are found as the chain reaches them.
+With the context θ held, which the policy does not see,
+
+    μ_0(n, θ) = p(s_0 = s_n) p(θ)                                             [node, context]
+    μ_{t+1}(n', θ) = Σ_n μ_t(n, θ) Σ_a π_n(a) p(s_{n'} | s_n, a, θ)           sums to 1 at every t
+    V(n, θ) = Σ_a π_n(a) [r(s_n, a) + γ Σ_s' p(s' | s_n, a, θ) V(n', θ)]
+
+`totals` follows μ for some steps, `value` solves the last equation and weighs it with μ_0. Nodes
+that were never looked at have the value of the best and of the worst plan of an agent who knows θ:
+an upper and a lower bound.
+
+What bites:
+- Beliefs are floats, and one that a network tracks differs a little on every path. Memories that
+  round alike are one node, or there would be as many nodes as histories. What that does to a value
+  is not bounded here (docs/decisions/0012-memories-that-are-taken-as-one.md).
+- The previous action is part of a node: the policy is given it with the next observation.
+- The chain is in float64 around a policy that computes in float32: probabilities are normalised
+  again, or mass would be lost by 1e-7 a step.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +36,8 @@ from bigtrain.policy import Policy
 from bigtrain.problem import NO_ACTION
 
 SAME_MEMORY = 1e-4
-"""Memories that differ by less, relatively where they are large, are taken as one."""
+"""Memories that differ by less, relatively where they are large, are taken as one: numbers with
+the same arcsinh(x), in multiples of this."""
 
 
 class Totals(NamedTuple):
@@ -83,11 +101,15 @@ class Controller:
         goal: Bool[np.ndarray, " state"],
         failure: Bool[np.ndarray, " state"],
         exploring: Bool[np.ndarray, " state"],
+        exploring_actions: Bool[np.ndarray, " action"],
     ) -> Totals:
         """What `horizon` steps bring, in expectation."""
-        mass = np.stack([self.start, self.start], 1)  # all episodes, and those still undecided
+        # [node, kind, context]: all episodes, and those still undecided.
+        mass = np.stack([self.start, self.start], 1)
         total = discounted = success = explored = 0.0
         for step in range(horizon + 1):
+            # Whoever meets a goal first has succeeded, and is not undecided any more; so it is with
+            # failures. The last observation counts, though nothing is done there.
             success += mass[goal[self.states], 1].sum()
             mass[(goal | failure)[self.states], 1] = 0
             if step == horizon:
@@ -97,6 +119,8 @@ class Controller:
             gained = float(present @ (self.action_probs * reward[self.states]).sum(-1))
             total += gained
             discounted += self.cmdp.gamma**step * gained
+            if not exploring_actions.all():  # else all that is present explores, to the last bit
+                present = present * self.action_probs[:, exploring_actions].sum(-1)
             explored += float(present[exploring[self.states]].sum())
             mass = self._advance(mass)
         return Totals(total, discounted, float(success), float(mass[:, 1].sum()), explored)
@@ -110,13 +134,16 @@ class Controller:
     ) -> tuple[float, float]:
         """Bounds on the discounted return without end.
 
-        The chain is followed until what it has not seen weighs less than `tolerance`.
+        The chain is followed until what it has not seen weighs less than `tolerance`: γ^t μ_t(n)
+        of nodes that were not expanded, or γ^t altogether.
         """
         mass, weight = self.start[:, None], 1.0
         while len(self.states) < max_nodes:
+            # Done where nothing new that matters is reached any more: the chain is closed.
             heavy = weight * mass[:, 0].sum(-1) > tolerance
             if not (heavy & ~self.expanded[: len(mass)]).any() and not self._unseen(mass):
                 break
+            # What stays on nodes too light to expand is dropped here, and kept by the bounds.
             mass = self._advance(self._reach(mass, tolerance / weight))
             weight *= self.cmdp.gamma
             if weight < tolerance:
@@ -130,28 +157,33 @@ class Controller:
         return bool((~self.expanded[children[children >= 0]]).any())
 
     def _solve(self, reward: Float[np.ndarray, "state action"]) -> tuple[float, float]:
-        """The value, with the worst and the best plan of each context taking over at the edge."""
+        """V at the start, with the worst and the best plan of each context taking over at the edge.
+
+        In each context (I − γ P) V = r_π, with a column for each bound.
+        """
         gamma, count = self.cmdp.gamma, len(self.states)
         successors, probabilities = self.cmdp.transitions
         nodes = np.flatnonzero(self.expanded)
         edge = ~self.expanded
-        gained = (self.action_probs * reward[self.states]).sum(-1)
-        worth = np.zeros(2)
+        mean_reward = (self.action_probs * reward[self.states]).sum(-1)
+        bounds = np.zeros(2)
         for context, dynamics in enumerate(probabilities):
             edges = self.action_probs[nodes][..., None] * dynamics[self.states[nodes]]
             used = np.nonzero(edges)
             chain = sparse.csr_matrix(
                 (edges[used], (nodes[used[0]], self.children[nodes][used])), shape=(count, count)
             )
-            reached = np.stack([gained, gained], -1)
+            reached = np.stack([mean_reward, mean_reward], -1)
             for column, sign in enumerate((-1, 1)):
+                # The worst plan for r is the best for −r.
                 extreme = policy_iteration(successors, dynamics, sign * reward, gamma)
                 bound = sign * (extreme.values + extreme.error)
+                # Edge nodes have no row in the chain, so this is their value.
                 reached[edge, column] = bound[self.states[edge]]
             start = np.zeros(count)
             start[: len(self.start)] = self.start[:, context]
-            worth += start @ solve_bellman(chain, reached, gamma)
-        return float(worth[0]), float(worth[1])
+            bounds += start @ solve_bellman(chain, reached, gamma)
+        return float(bounds[0]), float(bounds[1])
 
     def _reach(
         self, mass: Float[np.ndarray, "node kind context"], least: float = 0.0
@@ -166,7 +198,7 @@ class Controller:
     def _advance(
         self, mass: Float[np.ndarray, "node kind context"]
     ) -> Float[np.ndarray, "node kind context"]:
-        """Where the mass is a step later."""
+        """μ_{t+1} of μ_t, for the nodes that were expanded."""
         nodes = np.flatnonzero(mass.any((1, 2)) & self.expanded)
         probabilities = np.moveaxis(
             self.cmdp.transitions.probabilities[:, self.states[nodes]], 0, -1
@@ -174,8 +206,10 @@ class Controller:
         moved = probabilities * self.action_probs[nodes][..., None, None]
         children = self.children[nodes]
         used = moved.any(-1)
+        # [node, action, successor, kind, context] of all moves that can be made.
         flow = mass[nodes][:, None, None] * moved[..., None, :]
         after = np.zeros_like(mass)
+        # `add.at`, since many moves lead to one node.
         np.add.at(after, children[used], flow[used])
         return after
 
@@ -184,6 +218,7 @@ class Controller:
             return
         memories, probs = self._ask(nodes)
         probabilities = self.cmdp.transitions.probabilities[:, self.states[nodes]]
+        # In some context: the policy does not know which, so one node serves all.
         possible = (probabilities.sum(0) > 0) & (probs > 0)[..., None]
         place, action, _ = np.nonzero(possible)
         children = np.full(possible.shape, -1)
@@ -214,7 +249,7 @@ class Controller:
             jnp.asarray(self._last_actions[padded]),
         )
         leaves = [np.asarray(leaf)[: len(nodes)] for leaf in jax.tree.leaves(memory)]
-        probs = np.asarray(probs, np.float64)[: len(nodes)]
+        probs = np.asarray(probs, np.float64)[: len(nodes)]  # float32 sums to 1 within 1e-7
         return leaves, probs / probs.sum(-1, keepdims=True)
 
     def _add(
@@ -225,6 +260,7 @@ class Controller:
     ) -> Int[np.ndarray, " new"]:
         columns = [states[:, None], last_actions[:, None]]
         columns += [self._round(leaf).reshape(len(states), -1) for leaf in memories]
+        # + 0.0 makes −0.0 into 0.0, whose bytes differ.
         keys = np.concatenate([column.astype(np.float64) for column in columns], 1) + 0.0
         nodes = np.empty(len(states), np.int64)
         fresh: list[int] = []
@@ -250,6 +286,7 @@ class Controller:
     def _round(self, leaf: np.ndarray) -> np.ndarray:
         if not np.issubdtype(leaf.dtype, np.floating):
             return leaf
+        # arcsinh is x near 0 and ± log(2 |x|) far from it: absolute there, relative here.
         return np.round(np.arcsinh(leaf.astype(np.float64)) / self._resolution)
 
 

@@ -1,4 +1,16 @@
-"""The Bayes-adaptive MDP as a growing graph: a node is a state and a belief over contexts."""
+"""The Bayes-adaptive MDP as a growing graph: a node n is a hyperstate (s_n, b_n) (section 4.4).
+
+    states [node],  beliefs [node, context]
+    child_probs[n, a, k] = Σ_θ b_n(θ) p(s'_k | s_n, a, θ)         [node, action, successor]
+    children[n, a, k]    = the node (s'_k, b'),  b'(θ) = b_n(θ) p(s'_k | s_n, a, θ) / child_probs
+
+with s'_k the k-th of `cmdp.successors[s_n, a]`. Roots are the first states with the prior.
+
+What bites: the tree of histories is endless, the graph need not be. Two hearings that cancel lead
+back to the prior, but for rounding, so beliefs that agree to 9 decimals of their logarithms are one
+node. In logarithms, since near certainty the probabilities themselves all agree. `merge_error`
+bounds what that does to beliefs; `bayes` turns it into a bound on values.
+"""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -39,10 +51,12 @@ class Hyperstates:
     def expand(self, nodes: Int[np.ndarray, " node"]) -> None:
         """Finds what follows each of `nodes`."""
         states = self.states[nodes]
+        # [node, action, successor, context], the context last as in beliefs.
         likelihood = np.moveaxis(self._probabilities[:, states], 0, -1)
         joint = likelihood * self.beliefs[nodes][:, None, None, :]
         probs = joint.sum(-1)
         possible = probs > 0
+        # What a belief rules out has no posterior, and gets no node.
         children = np.full(probs.shape, -1)
         children[possible] = self._add(
             self._successors[states][possible], joint[possible] / probs[possible][:, None]
@@ -57,6 +71,7 @@ class Hyperstates:
         with np.errstate(divide="ignore"):
             keys = np.round(np.log(beliefs), _MERGE_DECIMALS) + 0.0  # no negative zeros
         keys = np.concatenate([states[:, None].astype(float), keys], axis=1)
+        # A Python loop over those that differ only: many children of a batch are one node.
         unique, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         nodes = np.empty(len(unique), np.int64)
         fresh = []
@@ -67,6 +82,7 @@ class Hyperstates:
             nodes[place] = node
         self._grow(states[fresh], beliefs[fresh])
         nodes = nodes[inverse.ravel()]
+        # A node keeps the belief it was made with: how far from it are those that were merged?
         if len(nodes):
             distance = np.abs(self.beliefs[nodes] - beliefs).sum(-1).max()
             self.merge_error = max(self.merge_error, float(distance))

@@ -1,12 +1,19 @@
-"""The maximum a posteriori reward with Ψ* recomputed as ω moves (Theorem 1), exactly.
+"""The maximum a posteriori reward with Ψ* recomputed as ω moves (Theorem 4.1), exactly.
+
+    ω* = argmax_ω Σ_i E_{θ ~ p(θ | τ_i)} Σ_j log p(a_j | s_j, θ, ω) − ‖ω − ω₀‖² / (2 α ς₀²)
+    log p(a | s, θ, ω) = Ψ*(s, a, θ)·ω / α − log z,      Ψ* of the plan optimal for ω     (eq. (2))
+    Σ = (−∇² log p(ω* | demonstrations))⁻¹                 [feature, feature]
 
 For fixed Ψ the maximum is found by Newton's method; Ψ is that of the plan optimal for ω. The two
-alternate until ω explains itself, as a rule within five rounds. Where plans tie at the maximum, the
-optimal plan jumps from one side of the tie to the other; a plan that mixes the tied ones is then
-sought by way of soft action values (see `sparse_climb`). A large Ψ is never written down.
+alternate until ω explains itself (`climb`), as a rule within five rounds. Where plans tie at the
+maximum, the optimal plan jumps from one side of the tie to the other; a plan that mixes the tied
+ones is then sought by way of soft action values (`sparse_climb`). A large Ψ is never written down.
 
-With Ψ recomputed there can be several maxima, one a set of plans. So the climb is repeated from
-points spread over the first one's posterior, and the highest maximum counts.
+What bites (design, points 5 and 6):
+- With Ψ recomputed there can be several maxima, one a set of plans. So the climb is repeated from
+  points spread over the first one's posterior, and the highest maximum counts.
+- The theorem prints Σ as the Hessian itself; it is the inverse of minus that.
+- The prior counts once, though the appendix's sum has it once a demonstration.
 """
 
 from collections.abc import Callable
@@ -42,6 +49,7 @@ def map_reward(
     A climb ends when the mismatch is below `tolerance`. `report` hears of every round.
     """
     data = expert_data(cmdp, demonstrations.trajectories(cmdp), FiniteInference(cmdp))
+    # Both kinds find the same; only room and time differ.
     num_entries = cmdp.num_contexts * data.num_visited * cmdp.num_actions * cmdp.num_features
     kind = DenseClimber if num_entries <= _DENSE_ENTRIES else SparseClimber
     rounds = Rounds(tolerance, report)
@@ -52,6 +60,8 @@ def map_reward(
             f"The reward did not settle within {rounds.count} rounds: its mismatch must be "
             f"at most {tolerance:g}. Allow more with `tolerance`, or a higher temperature."
         )
+    # Draws of N(ω*, Σ): directions in which the demonstrations leave ω open are searched most. From
+    # a fixed seed, since an exact answer should not depend on one.
     spread = np.linalg.cholesky(best.posterior.covariance)
     for direction in np.random.default_rng(0).normal(size=(num_restarts, cmdp.num_features)):
         found = climber.climb(best.posterior.mean + spread @ direction, _RESTART_ROUNDS)

@@ -1,4 +1,24 @@
-"""Optimal plans and successor features, exactly: policy iteration with sparse linear algebra."""
+"""Optimal plans and successor features, exactly: policy iteration with sparse linear algebra.
+
+With P_π[s, s'] = Σ_a π(a | s) p(s' | s, a, θ), sparse, and r_π(s) = Σ_a π(a | s) r(s, a), in each
+context θ:
+
+    V_π = r_π + γ P_π V_π                                          [state]
+    Q_π(s, a) = r(s, a) + γ Σ_s' p(s' | s, a, θ) V_π(s')           [state, action]
+    Ψ_π(s, a) = ν(s, a) + γ Σ_s' p(s' | s, a, θ) M_π(s')           [state, action, feature]
+    M_π = (I − γ P_π)⁻¹ ν_π                                        [state, feature]
+
+The optimal contextual Q* and Ψ* (section 4.1, appendix B) are those of the policy that is greedy
+for itself. For a few rows of Ψ the transposed system is less work: with γ p(· | s, a) Σ_t (γ P_π)^t
+the discounted visits d after (s, a), a row is ν(s, a) + d ν_π.
+
+What bites:
+- Ties. A plan breaks them uniformly (design, point 3), so which actions tie is decided by a
+  tolerance, relative to the range of action values: they are equal but for the rounding of solves.
+- Policy iteration must not switch between tied actions for ever: it changes an action only where
+  another is better by more than rounding.
+- An improvement of at most g everywhere leaves V within g / (1 − γ) of V*, not within g.
+"""
 
 from typing import NamedTuple
 
@@ -48,7 +68,7 @@ def plan(cmdp: TabularCMDP, reward: ArrayLike) -> Plan:
         for probabilities in transitions.probabilities
     ]
     action_values = np.stack([solution.action_values for solution in solutions])
-    best = tied_actions(action_values)
+    best = tied_actions(action_values)  # by one tolerance for all contexts
     return Plan(
         np.stack([solution.values for solution in solutions]),
         action_values,
@@ -61,6 +81,8 @@ def tied_actions(
 ) -> Bool[np.ndarray, "*state action"]:
     """Which actions are as good as the best one, up to rounding."""
     finite = action_values[np.isfinite(action_values)]
+    # The range alone would be 0 where all is worth the same, and solves round in proportion to
+    # values.
     tolerance = TIE_TOLERANCE * max(np.ptp(finite), 1e-3 * np.abs(finite).max(), 1e-300)
     return action_values >= action_values.max(-1, keepdims=True) - tolerance
 
@@ -76,12 +98,13 @@ def policy_iteration(
     """Solves one MDP. A reward of -inf forbids an action; `actions` is where to begin."""
     chosen = np.asarray(reward.argmax(-1) if actions is None else actions)
     dynamics = Transitions(successors, probabilities[None])
-    everyone = np.arange(len(reward))
+    all_states = np.arange(len(reward))
     for _ in range(_MAX_ITERATIONS):
         matrix = dynamics.matrix(0, np.eye(reward.shape[1])[chosen])
-        values = solve_bellman(matrix, reward[everyone, chosen], gamma)
+        values = solve_bellman(matrix, reward[all_states, chosen], gamma)
         action_values = reward + gamma * (probabilities * values[successors]).sum(-1)
-        gain = action_values.max(-1) - action_values[everyone, chosen]
+        # Against Q of the chosen action, not V: the two differ by the residual of the solve.
+        gain = action_values.max(-1) - action_values[all_states, chosen]
         if not (better := gain > _IMPROVEMENT * np.abs(values).max()).any():
             return Solution(values, action_values, chosen, float(gain.max() / (1 - gamma)))
         chosen = np.where(better, action_values.argmax(-1), chosen)
@@ -93,7 +116,7 @@ def policy_iteration(
 def solve_bellman(
     matrix: sparse.csr_matrix, reward: Float[np.ndarray, "state *column"], gamma: float
 ) -> Float[np.ndarray, "state *column"]:
-    """Solves v = reward + gamma · matrix v.
+    """Solves v = reward + γ · matrix v, for each column of `reward`.
 
     Fast-mixing chains, whose factors would fill in, are quick for a Krylov method; long
     deterministic ones, which defeat it, have factors that stay sparse. So try the one, then
@@ -108,6 +131,7 @@ def solve_bellman(
             values, _ = linalg.bicgstab(
                 system, column, guess, rtol=_KRYLOV_TOLERANCE, atol=0.0, maxiter=_KRYLOV_ITERATIONS
             )
+            # Its own report is of a recursion for the residual, which can drift from the true one.
             residual = np.abs(system @ values - column).max()
             if not residual <= 100 * _KRYLOV_TOLERANCE * np.abs(column).max():
                 break
@@ -122,7 +146,10 @@ def evaluate_policy(
     policy: Float[np.ndarray, "*context state action"],
     reward: ArrayLike,
 ) -> Float[np.ndarray, "context state"]:
-    """V of a policy that depends on the state, and where it has that axis on the context."""
+    """V of a policy that depends on the state, and where it has that axis on the context.
+
+    `reward` is [state] or [state, action].
+    """
     return policy_values(cmdp, policy, cmdp.reward_table(reward))
 
 
@@ -137,7 +164,7 @@ def policy_values(
         [
             solve_bellman(
                 cmdp.transitions.matrix(context, choice),
-                (choice * np.where(choice > 0, reward, 0)).sum(-1),
+                (choice * np.where(choice > 0, reward, 0)).sum(-1),  # 0 · −∞ is NaN
                 cmdp.gamma,
             )
             for context, choice in enumerate(np.broadcast_to(policy, shape))
@@ -162,6 +189,7 @@ def successor_features(
     result = np.empty((cmdp.num_contexts, len(states), cmdp.num_actions, cmdp.num_features))
     wanted = (states[:, None] * cmdp.num_actions + np.arange(cmdp.num_actions)).ravel()
     for context in range(cmdp.num_contexts):
+        # `onward` is p(s' | s, a, θ) with a row for each wanted (s, a); `followed` is ν_π.
         matrix = cmdp.transitions.matrix(context, policy[context])
         onward = sparse.csr_matrix(
             (

@@ -1,11 +1,33 @@
 """Climbing where Ψ would be too large to write down, and ties are many.
 
-The first rounds are those of the dense way: Newton's method for the Ψ of one plan, then the plan
-that is optimal for what was found. On a large map the maximum lies where hundreds of choices tie,
-and no plan without mixing explains it. So the best action value of a state is then replaced by its
-soft maximum, τ log Σ exp(Q / τ), which makes the log posterior smooth; its plan mixes what nearly
-ties, and the derivative of its action values is the Ψ of that mixture. Newton's method follows the
-maximum while τ falls towards 0, until the mixture is optimal within the tolerance.
+The first rounds are those of the dense way (`climb`): Newton's method for the Ψ of one plan, then
+the plan that is optimal for what was found. On a large map the maximum lies where hundreds of
+choices tie, and no plan without mixing explains it. Then the maximum over actions becomes soft:
+
+    Q(s, a, θ) = r(s, a) + γ Σ_s' p(s' | s, a, θ) V(s', θ),   V = τ log Σ_a exp(Q / τ),      (a)
+    π(a | s, θ) = exp((Q − V) / τ),        ∂Q/∂ω = Ψ_π, the Ψ of the policy π,
+
+    f(ω) = Σ counts · log softmax(Q / α) − ‖ω − ω₀‖² / (2σ₀²)                                (b)
+
+is smooth in ω. As τ → 0, Q → Q* and f becomes the log posterior of Theorem 4.1 with Ψ* recomputed.
+Newton's method follows the maximum while τ falls, until the mixture π is optimal within the
+tolerance. Minus the Hessian of f is
+
+    Ψᵀ W Ψ + I/σ₀²,    W_s = counts_s (diag p − p pᵀ) / α² − f_s (diag π − π πᵀ) / τ,        (c)
+
+p the expert's policy in s, and f_s the slope in a bonus on V(s) of `sparse_newton.pull_back`: as
+ω moves, π shifts towards what is better, and V bends by the variance of Q over it.
+
+What bites:
+- The second term of (c) has either sign. Where f_s < 0 it is a ridge, along which the maximum lies,
+  as steep as 1/τ; without it steps are far too long. Where f_s > 0 it could make (c) indefinite,
+  and is left out: a direction of ascent is all that backtracking needs.
+- From one τ to the next the maximum moves along ties, so τ shrinks by no more than 4 at once.
+- π enters Ψ and the prior's entropy enters V. At the end the plain maximum for the Ψ of the last
+  mixture is taken, which has neither.
+
+Newton's method is by hand, since its steps go through SciPy's sparse factors, where `optimistix`
+wants JAX arrays, and its line search needs an allowance for the rounding of f.
 """
 
 from collections.abc import Callable
@@ -37,10 +59,10 @@ _FIRST_SOFTNESS, _LEAST_SOFTNESS, _SHRINK = 1e-2, 1e-8, 0.25
 
 
 class _Point(NamedTuple):
-    """Weights, a policy for them, and its action values (with softness, their soft ones)."""
+    """ω, a policy for it with its factors, and Q = Ψ·ω (with softness, the soft one of (a))."""
 
     weights: Float[np.ndarray, " feature"]
-    course: PolicyFactors
+    factored: PolicyFactors
     values: Float[np.ndarray, "context state action"]
 
 
@@ -72,84 +94,94 @@ class SparseClimber(Climber):
     ) -> MAPResult | None:
         """The rounds after the plain ones."""
         with jax.enable_x64(True):
-            softness, near = _FIRST_SOFTNESS, self._plan(weights).action_values
+            # In units of α, on which the likelihood depends: Q matters to it to about that much.
+            softness, guess = _FIRST_SOFTNESS, self._plan(weights).action_values
             for step in range(PLAIN_ROUNDS + 1, max_rounds + 1):
-                soft = self._maximise_soft(weights, softness * self._config.temperature, near)
-                found = self._maximise(soft.weights, soft.course)
+                soft = self._maximise_soft(weights, softness * self._config.temperature, guess)
+                # What counts is the plain posterior, for the Ψ of the mixture that τ has found.
+                found = self._maximise(soft.weights, soft.factored)
                 mismatch = self._mismatch(found, self._plan(found.weights).action_values)
                 if self._rounds.settled(mismatch):
                     return self._result(found, mismatch, step)
-                weights, near = soft.weights, soft.values
+                weights, guess = soft.weights, soft.values
                 softness *= _SHRINK
                 if softness < _LEAST_SOFTNESS:
                     break
         return None
 
-    def _maximise(self, weights: Float[np.ndarray, " feature"], course: PolicyFactors) -> _Point:
+    def _maximise(self, weights: Float[np.ndarray, " feature"], factored: PolicyFactors) -> _Point:
         """ω that maximises the log posterior for the Ψ of one policy, as `irl.map_estimate`."""
 
-        def put(weights, near):
+        def evaluate(weights, guess):
             reward = self._features @ weights
             return _Point(
-                weights, course, sparse_newton.action_values(self._problem, course, reward)
+                weights, factored, sparse_newton.action_values(self._problem, factored, reward)
             )
 
-        def curve(point, explained, flow):
+        def curvature(point, explained, flow):
             return explained.blocks
 
-        return self._ascend(put(weights, None), put, curve, _MAX_STEPS, _STEP_TOLERANCE)
+        return self._ascend(
+            evaluate(weights, None), evaluate, curvature, _MAX_STEPS, _STEP_TOLERANCE
+        )
 
     def _maximise_soft(
         self,
         weights: Float[np.ndarray, " feature"],
         softness: float,
-        near: Float[np.ndarray, "context state action"],
+        guess: Float[np.ndarray, "context state action"],
     ) -> _Point:
-        """The same for soft action values, which bend with ω where choices nearly tie."""
+        """The same for soft action values, (b), which bend with ω where choices nearly tie."""
 
-        def put(weights, near):
-            return self._soften(weights, softness, near)
+        def evaluate(weights, guess):
+            return self._soften(weights, softness, guess)
 
-        def curve(point, explained, flow):
-            # Where more value would hurt, a tie is a ridge. Elsewhere it is a valley, whose
+        def curvature(point, explained, flow):
+            # (c): where more value would hurt, a tie is a ridge. Elsewhere it is a valley, whose
             # curvature has the wrong sign for a maximum and is left out.
             ridges = np.maximum(-flow, 0)[..., None, None] / softness
-            return explained.blocks + ridges * spread(point.course.policy)
+            return explained.blocks + ridges * spread(point.factored.policy)
 
-        return self._ascend(put(weights, near), put, curve, _SOFT_STEPS, _SOFT_STEP_TOLERANCE)
+        return self._ascend(
+            evaluate(weights, guess), evaluate, curvature, _SOFT_STEPS, _SOFT_STEP_TOLERANCE
+        )
 
     def _ascend(
         self,
         point: _Point,
-        put: Callable[[Float[np.ndarray, " feature"], np.ndarray], _Point],
-        curve: Callable[[_Point, Explanation, np.ndarray], np.ndarray],
+        evaluate: Callable[[Float[np.ndarray, " feature"], np.ndarray], _Point],
+        curvature: Callable[[_Point, Explanation, np.ndarray], np.ndarray],
         max_steps: int,
         tolerance: float,
     ) -> _Point:
-        """Newton's method with backtracking; `put` says what comes with weights."""
+        """Newton's method with backtracking; `evaluate` says what comes with weights."""
         experts, precision = self._experts, 1 / self._config.weight_variance
-        height = experts.log_posterior(point.weights, point.values)
+        objective = experts.log_posterior(point.weights, point.values)
         for _ in range(max_steps):
             explained = experts.explain(point.values)
-            gradient, flow = sparse_newton.pull_back(self._problem, point.course, explained.slopes)
+            gradient, flow = sparse_newton.pull_back(
+                self._problem, point.factored, explained.slopes
+            )
             gradient = gradient + experts.prior_slopes(point.weights)
-            blocks = curve(point, explained, flow)
+            blocks = curvature(point, explained, flow)
             try:
-                system = self._system(self._problem, point.course, blocks, precision)
+                system = self._system(self._problem, point.factored, blocks, precision)
             except (RuntimeError, np.linalg.LinAlgError):
                 return point  # singular but for rounding: ridges are as steep as can be told
-            move = system.solve(gradient)
-            slope = float(gradient @ move)
-            rounding, scale = 16 * np.finfo(np.float64).eps * abs(height), 1.0
+            direction = system.solve(gradient)
+            slope = float(gradient @ direction)  # the squared length in posterior deviations
+            # Near the maximum gains are below the rounding of f itself: without an allowance for
+            # it the last steps, which are right, would be refused.
+            rounding, scale = 16 * np.finfo(np.float64).eps * abs(objective), 1.0
             while True:
-                tried = put(point.weights + scale * move, point.values)
-                reached = experts.log_posterior(tried.weights, tried.values)
-                if reached - height + rounding >= 1e-4 * scale * slope:
-                    point, height = tried, reached
+                candidate = evaluate(point.weights + scale * direction, point.values)
+                reached = experts.log_posterior(candidate.weights, candidate.values)
+                if reached - objective + rounding >= 1e-4 * scale * slope:  # Armijo's condition
+                    point, objective = candidate, reached
                     break
                 scale /= 2
                 if scale <= 1e-10:
-                    return point
+                    return point  # as high as arithmetic can tell
             if not slope > tolerance**2:
                 break
         return point
@@ -158,20 +190,25 @@ class SparseClimber(Climber):
         self,
         weights: Float[np.ndarray, " feature"],
         softness: float,
-        near: Float[np.ndarray, "context state action"],
+        guess: Float[np.ndarray, "context state action"],
     ) -> _Point:
-        """Solves Q = r + γ P τ log Σ exp(Q / τ) by policy iteration, which is Newton's method."""
+        """Solves (a) by policy iteration, which is Newton's method.
+
+        V is linear in Q and π, V = Σ_a π (Q − τ log π), for the π = softmax(Q / τ) of the last
+        round: the soft values of a fixed π are a linear solve with τ · entropy as a bonus.
+        """
         reward = self._features @ weights
         rounding = 8 * np.finfo(np.float64).eps / (1 - self._cmdp.gamma)  # of the solves
         for _ in range(_SOFT_PLANS):
-            log_policy = special.log_softmax(near / softness, axis=-1)
+            log_policy = special.log_softmax(guess / softness, axis=-1)
+            # τ · entropy. Of the logarithms, which are exact where exp underflows to 0.
             bonus = -softness * (np.exp(log_policy) * log_policy).sum(-1)
-            course = self._factor(np.exp(log_policy))
-            values = sparse_newton.action_values(self._problem, course, reward, bonus)
-            error = np.abs(values - near).max()
+            factored = self._factor(np.exp(log_policy))
+            values = sparse_newton.action_values(self._problem, factored, reward, bonus)
+            error = np.abs(values - guess).max()
             if error <= max(1e-8 * softness, rounding * np.abs(values).max()):
-                return _Point(weights, course, values)
-            near = values
+                return _Point(weights, factored, values)
+            guess = values
         raise PlanningError(
             f"Soft action values did not settle within {_SOFT_PLANS} rounds on "
             f"{self._cmdp.num_states} states; allow a higher temperature."
@@ -187,8 +224,8 @@ class SparseClimber(Climber):
     def _result(self, point: _Point, mismatch: float, step: int) -> MAPResult:
         experts, precision = self._experts, 1 / self._config.weight_variance
         blocks = experts.explain(point.values).blocks
-        covariance = self._system(self._problem, point.course, blocks, precision).inverse()
-        covariance = experts.correct(covariance, self._problem, point.course, point.values)
+        covariance = self._system(self._problem, point.factored, blocks, precision).inverse()
+        covariance = experts.correct(covariance, self._problem, point.factored, point.values)
         return MAPResult(
             RewardPosterior(point.weights, covariance),
             experts.log_posterior(point.weights, point.values),

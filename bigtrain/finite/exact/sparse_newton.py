@@ -1,11 +1,34 @@
 """Ψ that is never written down: its products, and Newton steps through it, by sparse factors.
 
-For a fixed policy, Ψ·ω are the action values of the reward ν·ω, one sparse solve a context away,
-and Ψᵀ·g is the transposed solve. A Newton step wants (ΨᵀWΨ + I/σ²)⁻¹ of a gradient, with a small
-block of W for each state. Its matrix is full, but the values V of the step, kept as unknowns beside
-ω and tied to it by Bellman's equation, make it the corner of a sparse system as large as a few
-times the states. Where the dynamics are local, as on a map, its factors stay sparse too. Where
-anything can follow anything they fill, and the full matrix is less work.
+With a row for each pair (s, a), in each context θ, all of them sparse:
+
+    F = ν                                    [pair, feature]     `features`
+    G_θ[(s, a), s'] = γ p(s' | s, a, θ)      [pair, state]       `onward`
+    C_θ[s, (s, a)] = π(a | s, θ)             [state, pair]       `choices`
+    B_θ = I − C_θ G_θ                        [state, state]      `systems`, LU-factored in `factors`
+
+Then Ψ_θ = F + G_θ B_θ⁻¹ C_θ F, and products with it are one solve a context away:
+
+    Ψ ω = r + G V,  B V = C r,  r = F ω             action values of the reward ν·ω              (a)
+    Ψᵀ g = Fᵀ (g + Cᵀ f),  Bᵀ f = Gᵀ g              f [state]: slopes in a bonus on V            (b)
+
+A Newton step is the solution x of (Σ_θ ΨᵀWΨ + λ I) x = g, with W block diagonal, [action, action]
+for each state, and λ = 1/σ₀². That matrix is full. With the values V_θ of the step as unknowns
+beside x, tied to it by B V = C F x with multipliers μ, it is the corner of a sparse one:
+
+    ⎡ λI + FᵀWF   FᵀWG   −(CF)ᵀ ⎤ ⎡ x ⎤   ⎡ g ⎤
+    ⎢ GᵀWF        GᵀWG    Bᵀ    ⎥ ⎢ V ⎥ = ⎢ 0 ⎥      V, μ: [context · state] each                (c)
+    ⎣ −CF         B       0     ⎦ ⎣ μ ⎦   ⎣ 0 ⎦
+
+(Ψ x = F x + G V; the rows are the stationarity in x and in V, and the constraint.) Where the
+dynamics are local, as on a map, the factors of (c) stay sparse. Where anything can follow anything
+they fill, and the full matrix is less work.
+
+What bites:
+- W spans many orders of magnitude, for experts who are certain leave next to no curvature. What is
+  far below the prior's curvature λ is dropped; kept, it would only fill the factors.
+- (c) is indefinite and ill-conditioned; one step of iterative refinement after each solve recovers
+  what LU with threshold pivoting loses. (a) has one too, since optimality is judged by its result.
 """
 
 import abc
@@ -27,11 +50,12 @@ _SPARSE_FILL = 0.1
 """The share of a Bellman system's factors that may be filled for it to count as sparse."""
 
 _COLUMNS = 256
+"""How many right-hand sides are solved for at once: full columns of a large map take much room."""
 
 
 @dataclass(frozen=True)
 class SparseProblem:
-    """ν and γ·p(s' | s, a, θ) as sparse matrices with a row for each (state, action)."""
+    """F and G_θ: ν and γ·p(s' | s, a, θ) with a row for each pair (state, action), states first."""
 
     features: sparse.csr_matrix
     onward: tuple[sparse.csr_matrix, ...]
@@ -45,7 +69,7 @@ class SparseProblem:
 
 
 class PolicyFactors(NamedTuple):
-    """A policy with Bellman's equation factored in every context."""
+    """A policy π with C_θ, B_θ and the factors of B_θ for every context."""
 
     policy: Float[np.ndarray, "context state action"]
     choices: tuple[sparse.csr_matrix, ...]
@@ -89,18 +113,22 @@ def factor_policy(
 
 def action_values(
     problem: SparseProblem,
-    course: PolicyFactors,
+    factored: PolicyFactors,
     reward: Float[np.ndarray, " pair"],
     bonus: Float[np.ndarray, "context state"] | float = 0.0,
 ) -> Float[np.ndarray, "context state action"]:
-    """Ψ·ω where `reward` is ν·ω; a `bonus` is paid on top in every state that comes later."""
+    """Ψ·ω where `reward` is ν·ω, by (a); a `bonus` is paid on top in every state that comes later.
+
+    With a bonus h(s), V solves B V = C r + h: for h = τ · entropy of π(· | s), V is the soft value.
+    """
     bonus = np.broadcast_to(bonus, problem.shape[:2])
     result = []
     for onward, choice, system, factor, extra in zip(
-        problem.onward, *course[1:], bonus, strict=True
+        problem.onward, *factored[1:], bonus, strict=True
     ):
         received = choice @ reward + extra
         values = factor.solve(received)
+        # Iterative refinement: V is up to 1/(1 − γ) times the reward, and ties are found by it.
         values += factor.solve(received - system @ values)
         result.append(reward + onward @ values)
     return np.stack(result).reshape(problem.shape)
@@ -108,13 +136,16 @@ def action_values(
 
 def pull_back(
     problem: SparseProblem,
-    course: PolicyFactors,
+    factored: PolicyFactors,
     slopes: Float[np.ndarray, "context state action"],
 ) -> tuple[Float[np.ndarray, " feature"], Float[np.ndarray, "context state"]]:
-    """Ψᵀ·g for slopes g with respect to action values, and those with respect to values."""
+    """Ψᵀ·g for slopes g with respect to action values, by (b), and f, those in a bonus on V.
+
+    It is reverse-mode differentiation through the solve of (a).
+    """
     total, flows = 0, []
     for onward, choice, factor, slope in zip(
-        problem.onward, course.choices, course.factors, slopes, strict=True
+        problem.onward, factored.choices, factored.factors, slopes, strict=True
     ):
         flow = factor.solve(onward.T @ slope.ravel(), trans="T")
         total = total + slope.ravel() + choice.T @ flow
@@ -124,13 +155,16 @@ def pull_back(
 
 def stays_sparse(problem: SparseProblem) -> bool:
     """Whether the dynamics are local enough for sparse factors, by those of acting at random."""
-    anything = np.full(problem.shape, 1 / problem.num_actions)
-    (factor, *_) = factor_policy(problem, anything).factors
+    uniform = np.full(problem.shape, 1 / problem.num_actions)
+    (factor, *_) = factor_policy(problem, uniform).factors
     return factor.nnz <= _SPARSE_FILL * problem.num_states**2
 
 
 class NewtonSystem(abc.ABC):
-    """(ΨᵀWΨ + precision · I)⁻¹ for the Ψ of one policy and the blocks of W, factored once."""
+    """(Σ_θ ΨᵀWΨ + λ I)⁻¹ for the Ψ of one policy and the blocks of W, factored once.
+
+    λ is `precision`, and x of g the Newton step.
+    """
 
     @abc.abstractmethod
     def solve(
@@ -145,27 +179,29 @@ class NewtonSystem(abc.ABC):
 
 @final
 class SparseSystem(NewtonSystem):
-    """By way of the values: the unknowns are ω, V in each context, and a multiplier for each V."""
+    """By (c): the unknowns are x, V in each context, and a multiplier μ for each V."""
 
     def __init__(
         self,
         problem: SparseProblem,
-        course: PolicyFactors,
+        factored: PolicyFactors,
         blocks: Float[np.ndarray, "context state action action"],
         precision: float,
     ):
         features = problem.features
         corner = precision * sparse.identity(problem.num_features, format="csr")
+        # The blocks of (c): FᵀWG, GᵀWG and −CF of each context; ω is shared, so the corner adds up.
         beside, inside, received = [], [], []
-        for onward, choice, block in zip(problem.onward, course.choices, blocks, strict=True):
+        for onward, choice, block in zip(problem.onward, factored.choices, blocks, strict=True):
             weight = _block_diagonal(np.where(np.abs(block) < _NEGLIGIBLE * precision, 0, block))
             corner = corner + features.T @ weight @ features
             beside.append(features.T @ weight @ onward)
             inside.append(onward.T @ weight @ onward)
             received.append(-(choice @ features))
         side, reward = sparse.hstack(beside), sparse.vstack(received)
-        values, bellman = sparse.block_diag(inside), sparse.block_diag(course.systems)
+        values, bellman = sparse.block_diag(inside), sparse.block_diag(factored.systems)
         rows = [[corner, side, reward.T], [side.T, values, bellman.T], [reward, bellman, None]]
+        # Column by column: the form that LU wants.
         self._matrix = sparse.csc_matrix(sparse.bmat(rows))
         self._factor = linalg.splu(self._matrix)
         self._size = problem.num_features
@@ -177,6 +213,7 @@ class SparseSystem(NewtonSystem):
         right = np.zeros((self._length, *gradient.shape[1:]))
         right[: self._size] = gradient
         found = self._factor.solve(right)
+        # Iterative refinement, as above.
         found += self._factor.solve(right - self._matrix @ found)
         return found[: self._size]
 
@@ -187,7 +224,7 @@ class SparseSystem(NewtonSystem):
             unit = np.zeros((self._size, len(columns)))
             unit[columns, columns - start] = 1
             result[:, columns] = self.solve(unit)
-        return (result + result.T) / 2
+        return (result + result.T) / 2  # a covariance must be symmetric to the last bit
 
 
 @final
@@ -197,22 +234,26 @@ class FullSystem(NewtonSystem):
     def __init__(
         self,
         problem: SparseProblem,
-        course: PolicyFactors,
+        factored: PolicyFactors,
         blocks: Float[np.ndarray, "context state action action"],
         precision: float,
     ):
+        # λ I + Σ ΨᵀWΨ, positive definite: by Cholesky, in its own room.
         matrix = precision * np.eye(problem.num_features)
         for onward, choice, system, block in zip(
-            problem.onward, course.choices, course.systems, blocks, strict=True
+            problem.onward, factored.choices, factored.systems, blocks, strict=True
         ):
+            # M = B⁻¹ C F [state, feature]: successor features of states.
             after = np.linalg.solve(
                 system.toarray(), sparse.csr_matrix(choice @ problem.features).toarray()
             )
+            # Only states where experts were have curvature; the rows of Ψ elsewhere are not needed.
             states = np.flatnonzero(block.any((-1, -2)))
             for some in np.array_split(states, -(-len(states) // _COLUMNS)) if len(states) else ():
                 pairs = (
                     some[:, None] * problem.num_actions + np.arange(problem.num_actions)
                 ).ravel()
+                # Ψ of these pairs, and their part of ΨᵀWΨ.
                 rows = problem.features[pairs].toarray() + onward[pairs] @ after
                 matrix += rows.T @ (_block_diagonal(block[some]) @ rows)
         self._factor = dense_linalg.cho_factor(matrix, overwrite_a=True)

@@ -230,9 +230,10 @@ class Client:
     ) -> tuple[np.ndarray, "Episodes"]:
         """Actions and the next state for one observation or a batch, as Stable-Baselines3 does it.
 
-        Without `state` new episodes start, so give back the state of the call before. Rows where
-        `episode_start` is true begin a fresh episode. Unless `deterministic`, episodes draw their
-        actions by `rule`; both matter only where episodes start, with `state` None.
+        Actions are [episode], or one without an axis. Without `state` new episodes start, so give
+        back the state of the call before. Rows where `episode_start` [episode] is true begin a
+        fresh episode. Unless `deterministic`, episodes draw their actions by `rule`; both matter
+        only where episodes start, with `state` None.
         """
         chosen = Greedy() if deterministic else rule
         return await self._run(

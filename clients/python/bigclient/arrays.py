@@ -17,11 +17,11 @@ NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
 def encode(array: np.ndarray) -> policy_pb2.Array:
-    """The message for an array whose dtype is one of `DTYPES`."""
+    """The message for an array of any shape whose dtype is one of `DTYPES`."""
     return policy_pb2.Array(dtype=NUMBERS[array.dtype], shape=array.shape, data=array.tobytes())
 
 
 def decode(message: policy_pb2.Array) -> np.ndarray:
-    """The array in a message, as a copy that may be written to."""
+    """The array in a message, of its shape, as a copy that may be written to."""
     flat = np.frombuffer(message.data, DTYPES[message.dtype])
     return flat.reshape(tuple(message.shape)).copy()

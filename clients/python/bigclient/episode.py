@@ -180,7 +180,7 @@ def act_request(model: Model, ids: list[str], details: tuple[Detail, ...]) -> po
 def read_detail(
     name: Detail, details: tuple[Detail, ...], reply: policy_pb2.ActReply | None
 ) -> np.ndarray:
-    """A detail of the last reply, if it was asked for."""
+    """A detail of the last reply [episode, ...], if it was asked for."""
     if name not in details:
         asked = ", ".join(repr(detail) for detail in (*details, name))
         raise DetailMissing(

@@ -78,8 +78,8 @@ class DetailMissing(BigClientError, AttributeError):
 class RowErrors(BigClientError):
     """Some rows of a vectorised step failed. The others were applied: use their actions.
 
-    `errors` says why, by row; `rows` lists the failed rows; `actions` has a row for each episode,
-    which means nothing where the row failed. The failed rows can be sent again, or be replaced by
+    `errors` says why, by row; `rows` [failed] lists the failed rows; `actions` [episode, ...] mean
+    nothing where the row failed. The failed rows can be sent again, or be replaced by
     fresh episodes with `done`.
     """
 
@@ -344,7 +344,8 @@ def from_rpc(error: grpc.RpcError) -> CallError | ProblemError:
     # Both kinds of call, blocking and not, raise an error that is a `grpc.Call` as well.
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
     code, message = error.code(), error.details() or "The server gave no reason."
-    metadata = dict(error.trailing_metadata() or ())
+    # Pairs, one by one: older grpcio has `keys` on them, which `dict` would go by, and wrongly.
+    metadata = dict(iter(error.trailing_metadata() or ()))
     if "big-problem" in metadata:
         return problem_class(str(metadata["big-problem"]))(message)
     if code is grpc.StatusCode.ALREADY_EXISTS:

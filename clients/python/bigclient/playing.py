@@ -25,7 +25,10 @@ def predict(
     episode_start: npt.ArrayLike | None,
     rule: Rule,
 ) -> Operation[tuple[np.ndarray, Many]]:
-    """One step in the manner of Stable-Baselines3, whose state is a group of episodes."""
+    """One step in the manner of Stable-Baselines3, whose state is a group of episodes.
+
+    Actions and `episode_start` are [episode]; of one observation the action has no axis.
+    """
     if state is None:
         model = yield from session.resolve(session.default_model, "")
     else:

@@ -34,7 +34,7 @@ SILENCE, HEARD_LEFT, HEARD_RIGHT = range(3)
 def hearing(history: Sequence[np.ndarray]) -> Decision:
     """Listens until it is 95 % sure behind which door the tiger is, then opens the other.
 
-    What it hears is right with probability 0.85.
+    What it hears, numbers of the shape [], is right with probability 0.85.
     """
     heard = [int(observation) for observation in history]
     net = heard.count(HEARD_LEFT) - heard.count(HEARD_RIGHT)
@@ -76,7 +76,7 @@ class FakeModel:
         return self.observation, self.actions, tuple(self.contexts)
 
     def decide(self, history: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, np.ndarray]:
-        """The value of each action, and the belief."""
+        """Values [action] and the belief [context], after steps of arrays of the model's shapes."""
         if len(self.observation) == 1:
             decision = self.policy([entries[0] for entries in history])
         else:

@@ -104,7 +104,10 @@ class FakeServer:
             return [id for _, id in self._table.records]
 
     def history(self, id: str, owner: str = "") -> list[tuple[np.ndarray, ...]]:
-        """The observations that were applied to an open episode: the entries of each step."""
+        """The observations that were applied to an open episode: the entries of each step.
+
+        They have the shapes that the model asks for.
+        """
         with self._lock:
             return list(self._table.records[owner, id].history)
 

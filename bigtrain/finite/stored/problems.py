@@ -1,8 +1,6 @@
 """Finite problems and exploration priors, to and from the fields of a bundle."""
 
-import contextlib
 import itertools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,8 +12,6 @@ from bigtrain.errors import (
     BundleStructureError,
     BundleValueError,
     BundleWriteError,
-    CMDPError,
-    ConfigError,
 )
 from bigtrain.exploration import (
     CostOfExploration,
@@ -28,7 +24,7 @@ from bigtrain.exploration import (
 from bigtrain.finite.cmdp import TabularCMDP
 from bigtrain.finite.transitions import Transitions
 from bigtrain.problem import Simulator
-from bigtrain.storage import Fields, write_array, write_names
+from bigtrain.storage import Fields, refusing, write_array, write_names
 
 StoredProblem = TabularCMDP
 """The kind of problem that a bundle can hold."""
@@ -45,21 +41,6 @@ class Names(NamedTuple):
 
     actions: tuple[str, ...]
     contexts: tuple[str, ...]
-
-
-@contextlib.contextmanager
-def refusing(path: str) -> Iterator[None]:
-    """Says of what a part of the problem finds wrong where in the bundle it is."""
-    try:
-        yield
-    except (CMDPError, ConfigError) as error:
-        why = " ".join(str(error).split())  # where it shows an array, that has several lines
-        raise BundleValueError(f"`{path}` cannot be used: {why}") from error
-
-
-def as_stored(simulator: Simulator) -> StoredProblem | None:
-    """The problem as a bundle can hold it; None where it is code."""
-    return simulator if isinstance(simulator, TabularCMDP) else None
 
 
 def write_problem(cmdp: TabularCMDP) -> dict[str, Any]:
