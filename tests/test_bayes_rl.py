@@ -623,13 +623,14 @@ def detour_run(
     hidden: bool,
     callbacks: Sequence[Callback] = (),
     inference: InferenceModel | None = None,
+    num_updates: int = SMALL.num_updates,
 ) -> LearnedPolicy:
     """Goes on to the end: this seed begins with the wrong action, and at this learning rate ends
     with it."""
     cmdp = Hidden(DETOUR) if hidden else DETOUR
     weights = np.array([0.0, 0, -1, 2, 0, 0])
     reward = PredictiveReward(cmdp, weights, 0.0, np.eye(6), 1.0, (-1.0, 2.0), None)
-    config = dataclasses.replace(SMALL, learning_rate=1e-9, patience=100)
+    config = dataclasses.replace(SMALL, learning_rate=1e-9, patience=100, num_updates=num_updates)
     return learn_policies(
         cmdp, [reward], seeds=[3], config=config, inference=inference, callbacks=callbacks
     )[0]
@@ -647,9 +648,10 @@ def test_nothing_is_compiled_in_steady_state(hidden, caplog):
     learning = "_advance", "init_members", "_play"
     counts: dict[str, list[int]] = {}
     with jax.log_compiles():
-        detour_run(hidden, [lambda event: counts.setdefault(event.phase, []).append(count(""))])
+        told = [lambda event: counts.setdefault(event.phase, []).append(count(""))]
+        detour_run(hidden, told, num_updates=4)  # as no other test has them
         compiled = count(*learning)
-        detour_run(hidden)
+        detour_run(hidden, num_updates=4)
     assert compiled == (4 if hidden else 2), "each program once"
     assert count(*learning) == compiled
     assert list(counts) == ["policy", "settling-policy"][: 1 + hidden]

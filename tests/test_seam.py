@@ -47,11 +47,15 @@ SHOWN = demonstrate(TIGER, TIGER.task.reward, episodes=60, horizon=8, seed=0)
 SEEN = Demonstrations(np.eye(6, dtype=np.float32)[SHOWN.observations], SHOWN.actions, SHOWN.lengths)
 SMALL = NetworkConfig(width=32, depth=2)
 QUICK = FitConfig(
-    belief=BeliefConfig(num_iterations=30, num_environments=32, horizon=12, network=SMALL),
+    belief=BeliefConfig(num_iterations=150, horizon=20, network=SMALL),
     inference=InferenceConfig(
         successor=SuccessorConfig(network=SMALL, learning_rate=1e-3),
         rollout=reward.RolloutConfig(
-            num_environments=32, horizon=12, replay_size=512, batch_size=16, settling_batch_size=64
+            num_environments=64,
+            horizon=24,
+            replay_size=2_048,
+            batch_size=32,
+            settling_batch_size=256,
         ),
         max_rounds=20,
     ),
