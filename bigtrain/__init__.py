@@ -26,7 +26,7 @@ from bigtrain.finite import (
     regret,
     solve,
 )
-from bigtrain.fit import FitConfig, fit
+from bigtrain.fit import FitConfig, fit, looking
 from bigtrain.phases import (
     InferredReward,
     LearnedPolicy,
@@ -97,6 +97,7 @@ __all__ = [
     "learn_policies",
     "learn_policy",
     "load_bundle",
+    "looking",
     "plan_expert",
     "policy_value",
     "regret",

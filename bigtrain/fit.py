@@ -8,6 +8,7 @@ from typing import Required, TypedDict, Unpack, overload
 import jax
 import jax.numpy as jnp
 
+from bigtrain import bayes_rl
 from bigtrain.bayes_rl import BayesRLConfig
 from bigtrain.belief import BeliefConfig, InferenceModel
 from bigtrain.data import Demonstrations
@@ -25,10 +26,10 @@ from bigtrain.phases import (
 from bigtrain.problem import Simulator, UniformActor
 from bigtrain.provenance import digest, trace
 from bigtrain.result import FitResult, Measured
-from bigtrain.reward import InferenceConfig, featurise
+from bigtrain.reward import InferenceConfig, featurise, planned
 from bigtrain.runs import Callback, Run
 
-__all__ = ["FitConfig", "FitResult", "fit"]
+__all__ = ["FitConfig", "FitResult", "fit", "looking"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class FitConfig:
         for name in ("evaluation_episodes", "evaluation_horizon"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+
+
+def looking() -> FitConfig:
+    """Settings for a simulator that can be stepped from any state in any context, as those written
+    in JAX can: all that is learned looks ahead in it."""
+    return FitConfig(inference=planned(), policy=bayes_rl.looking())
 
 
 class _Options(TypedDict, total=False):

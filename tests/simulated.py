@@ -18,7 +18,7 @@ Place = tuple[int, int, int] | str
 """Place and speed in 200ths, and what the flag shows; or where the car ended."""
 
 
-def drive(context: int, place: Place, action: int) -> Place:
+def move_car(context: int, place: Place, action: int) -> Place:
     """Car-Flag in whole numbers."""
     if isinstance(place, str):
         return place
@@ -37,7 +37,7 @@ def car_flag_table(hell: float = -1.0) -> TabularCMDP:
         place = waiting.pop()
         if place not in places:
             places[place] = len(places)
-            waiting += [drive(context, place, a) for context in range(2) for a in range(3)]
+            waiting += [move_car(context, place, a) for context in range(2) for a in range(3)]
     listed = list(places)
     seen = np.array([see(place) for place in listed], np.float32)
     drives = (seen[:, 3] + seen[:, 4] == 0) & (seen[:, 2] == 0)
@@ -47,7 +47,7 @@ def car_flag_table(hell: float = -1.0) -> TabularCMDP:
     starts = np.array(starts) & (np.abs(seen[:, 0]) < 0.2)
     return TabularCMDP(
         transitions.from_function(
-            lambda context, state, action: {places[drive(context, listed[state], action)]: 1.0},
+            lambda context, state, action: {places[move_car(context, listed[state], action)]: 1.0},
             num_contexts=2,
             num_states=len(listed),
             num_actions=3,

@@ -4,6 +4,7 @@ from bigtrain.bayes_rl.actor import hidden_of
 from bigtrain.bayes_rl.config import (
     BayesRLConfig,
     RolloutConfig,
+    looking,
     paper_tiger_maze,
     paper_tiger_treasure,
 )
@@ -15,7 +16,7 @@ from bigtrain.bayes_rl.learner import (
     ValuesStage,
     init_members,
 )
-from bigtrain.bayes_rl.lookahead import LookAheadTargets
+from bigtrain.bayes_rl.lookahead import LookAheadTargets, look_ahead, normalise
 from bigtrain.bayes_rl.rewards import (
     LinearRewards,
     MemberParams,
@@ -49,6 +50,9 @@ __all__ = [
     "as_float32",
     "hidden_of",
     "init_members",
+    "look_ahead",
+    "looking",
+    "normalise",
     "paper_tiger_maze",
     "paper_tiger_treasure",
     "prepare_linear",

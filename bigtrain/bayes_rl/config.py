@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bigtrain.errors import ConfigError
+from bigtrain.learning import NetworkConfig
 from bigtrain.policy import Core, PolicyConfig
 
 
@@ -58,6 +59,10 @@ class BayesRLConfig:
     problem, it learns from what followed, and then has a second stage: a round is a roll-out and a
     solve for the head, which `ridge` and `proximity` steady.
 
+    With `looks` a simulator that can be stepped from anywhere is: targets are one-step backups of
+    every action, by `num_draws` outcomes in each context, from `num_hyperstates` of the latest
+    hyperstates met, and there is no second stage. The batch is `hyperstate_batch_size`.
+
     Learning ends early when the certified normalised regret is at most `target_regret` in a finite
     problem, and in any other when the return has not grown for `patience` evaluations, one every
     `evaluate_every` iterations or rounds. The best policy evaluated is the result.
@@ -76,6 +81,8 @@ class BayesRLConfig:
     sweep: bool = True
     num_hyperstates: int = 512
     num_sweeps: int = 100
+    looks: bool = False
+    num_draws: int = 4
     advantage_weight: float = 10.0
     ridge: float = 1e-3
     proximity: float = 1e-4
@@ -87,7 +94,8 @@ class BayesRLConfig:
         for name in ("num_iterations", "max_rounds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"`{name}` must not be negative, got {getattr(self, name)}.")
-        for name in ("num_updates", "patience", "evaluate_every", "num_hyperstates", "num_sweeps"):
+        counts = ("num_updates", "patience", "evaluate_every", "num_hyperstates", "num_sweeps")
+        for name in (*counts, "num_draws"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         positive = ("learning_rate", "max_gradient_norm", "advantage_weight", "ridge", "proximity")
@@ -105,6 +113,22 @@ class BayesRLConfig:
             raise ConfigError(
                 "`num_iterations` and `max_rounds` must not both be 0: nothing would be learned."
             )
+
+
+def looking() -> BayesRLConfig:
+    """For a simulator that can be stepped from anywhere: see `bigtrain.bayes_rl.lookahead`."""
+    return BayesRLConfig(
+        model=PolicyConfig(network=NetworkConfig(width=64, units="each")),
+        rollout=RolloutConfig(num_environments=64, horizon=64),
+        num_iterations=400,
+        num_updates=20,
+        num_hyperstates=8_192,
+        target_rate=0.05,
+        average_rate=0.02,
+        evaluate_every=20,
+        patience=6,
+        looks=True,
+    )
 
 
 def paper_tiger_treasure() -> BayesRLConfig:

@@ -30,14 +30,13 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, Shaped
 
 from bigtrain.bayes_rl.actor import ValueActor, spread_epsilon
 from bigtrain.bayes_rl.config import BayesRLConfig
-from bigtrain.bayes_rl.lookahead import LookAheadTargets
 from bigtrain.bayes_rl.rewards import MemberParams, RewardModel
 from bigtrain.bayes_rl.targets import SampledTargets, ValueTargets
 from bigtrain.belief import AmortisedInference, InferenceModel
 from bigtrain.data import Replay, replay
 from bigtrain.learning import Collection, Stage, heads
 from bigtrain.policy import NetworkPolicy, ValueNetwork
-from bigtrain.problem import Actor, Simulator, State, Trajectories
+from bigtrain.problem import Actor, Simulator, State, Trajectories, draw_mixes
 
 PLAIN_ROUNDS = 4
 """Rounds of settling before the head becomes an average over rounds."""
@@ -247,9 +246,8 @@ class ValuesStage(_PolicyStage):
 
     def actor(self, state: LearnerState, member: MemberParams) -> Actor:
         learner, mixes = self.learner, None
-        if isinstance(learner.targets, LookAheadTargets):
-            concentration = jnp.full(self.simulator.num_actions, 0.3)
-            mixes = jax.random.dirichlet(state.key, concentration, (self.collection.num_envs,))
+        if learner.targets.mixes_actions:
+            mixes = draw_mixes(state.key, self.simulator.num_actions, self.collection.num_envs)
         return self._actor(state.networks.values, learner.epsilon(state.step), mixes)
 
     def update(

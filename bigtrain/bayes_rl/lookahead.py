@@ -19,12 +19,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from bigtrain.bayes_rl.actor import hidden_of
-from bigtrain.bayes_rl.rewards import MemberParams, RewardModel
+from bigtrain.bayes_rl.config import BayesRLConfig
+from bigtrain.bayes_rl.learner import Learner
+from bigtrain.bayes_rl.rewards import MemberParams, RewardModel, rescale_member
 from bigtrain.bayes_rl.targets import ValueLoss, ValueTargets, value_of_resting, weigh_errors
-from bigtrain.belief import InferenceModel
+from bigtrain.belief import Categorical, InferenceModel
 from bigtrain.data import Replay, replay
+from bigtrain.errors import ConfigError
 from bigtrain.policy import ValueNetwork
-from bigtrain.problem import Simulator, State, Trajectories, flatten
+from bigtrain.problem import MixedActor, Simulator, State, Trajectories, draw_mixes, flatten
+
+_EPISODES, _STEPS, _LEAST_DEVIATION = 256, 128, 1e-6
 
 MOST_CONTEXTS = 8
 """With more contexts than this, outcomes are of so many drawn from the belief, not of each."""
@@ -54,6 +59,7 @@ class LookAheadTargets(ValueTargets):
 
     bootstraps: ClassVar[bool] = True
     settles: ClassVar[bool] = False
+    mixes_actions: ClassVar[bool] = True
     simulator: Simulator
     inference: InferenceModel
     rewards: RewardModel
@@ -109,7 +115,7 @@ class LookAheadTargets(ValueTargets):
     ) -> Lesson:
         """What may follow every action from one hyperstate."""
         simulator, inference = self.simulator, self.inference
-        belief = inference.belief(remembered)
+        belief = categorical(inference, remembered)
         key_contexts, key_draws = jax.random.split(key)
         contexts, probs = belief.nodes()
         if len(contexts) > MOST_CONTEXTS:
@@ -126,7 +132,7 @@ class LookAheadTargets(ValueTargets):
             updated, _ = inference.update(remembered, seen, action)
             rests = simulator.is_absorbing(after)
             resting = value_of_resting(self.rewards(member.reward, after), simulator.gamma)
-            return after, inference.belief(updated).log_probs, rests, resting
+            return after, categorical(inference, updated).log_probs, rests, resting
 
         # The same chance for every action: what differs between them is then their own doing.
         keys = jax.random.split(key_draws, len(contexts))
@@ -143,3 +149,60 @@ class LookAheadTargets(ValueTargets):
             rests,
             resting,
         )
+
+
+def look_ahead(
+    simulator: Simulator, inference: InferenceModel, rewards: RewardModel, config: BayesRLConfig
+) -> LookAheadTargets:
+    """The targets with the settings of phase 3."""
+    if config.model.core != "none":
+        raise ConfigError(
+            "`core` must be 'none' where `looks` is set: what a core remembers is of an episode "
+            "that was played, not of one that might follow."
+        )
+    return LookAheadTargets(
+        simulator,
+        inference,
+        rewards,
+        config.num_hyperstates,
+        config.num_updates,
+        config.rollout.hyperstate_batch_size,
+        config.num_draws,
+        config.advantage_weight,
+    )
+
+
+@eqx.filter_jit
+def normalise(learner: Learner, members: MemberParams) -> MemberParams:
+    """Members with rewards of which nothing is got where the best of tasks has ended, and returns
+    of random episodes that have a deviation of 1.
+
+    A value then says how much is still to be gained, in the units that it varies by (design, point
+    10). What ends no task, or is the same in every episode, stays as it was.
+    """
+    simulator = learner.simulator
+    key_mixes, key = jax.random.split(jax.random.key(0))
+    mixes = draw_mixes(key_mixes, simulator.num_actions, _EPISODES)
+    played = simulator.collect(
+        MixedActor(mixes), key, num_envs=_EPISODES, horizon=_STEPS, restart=False
+    )
+    rests = jax.vmap(jax.vmap(simulator.is_absorbing))(played.states)
+    discounts = simulator.gamma ** jnp.arange(_STEPS + 1)
+
+    def one(member: MemberParams) -> MemberParams:
+        rewards = jax.vmap(jax.vmap(lambda s: learner.rewards(member.reward, s)))(played.states)
+        ended = jnp.where(rests, rewards.max(-1), -jnp.inf).max()
+        shift = jnp.where(rests.any(), ended, 0)
+        gained = jnp.take_along_axis(rewards, played.actions[..., None], -1)[..., 0] - shift
+        deviation = (gained * discounts).sum(-1).std()
+        scale = jnp.where(deviation > _LEAST_DEVIATION, deviation, 1)
+        return rescale_member(member, shift, scale)
+
+    return jax.vmap(one)(members)
+
+
+def categorical(inference: InferenceModel, remembered: Any) -> Categorical:
+    """What is believed, as networks of values know it."""
+    belief = inference.belief(remembered)
+    assert isinstance(belief, Categorical)
+    return belief

@@ -80,6 +80,20 @@ class LinearRewards(RewardModel):
         return jax.vmap(one)(jnp.arange(self.simulator.num_actions))
 
 
+def rescale_member(
+    member: MemberParams, shift: Float[Array, ""], scale: Float[Array, ""]
+) -> MemberParams:
+    """The member with (r̃ − shift) / scale in place of r̃."""
+    weights, bias, exploring = member.reward
+    if exploring is not None:
+        exploring = (exploring - shift) / scale
+    return member._replace(
+        reward=Linear(weights / scale, (bias - shift) / scale, exploring),
+        baseline=member.baseline + member.scale * shift,
+        scale=member.scale * scale,
+    )
+
+
 def prepare_linear(
     simulator: Simulator,
     rewards: Sequence[PredictiveReward | ArrayLike],

@@ -49,11 +49,13 @@ class ValueTargets(eqx.Module):
     """What values are regressed on. Memories and lessons are pytrees of arrays.
 
     Where targets bootstrap from the network itself, a lagging copy of it is kept for them. Where
-    they settle, the trajectories are replayed, and the head is solved for in a second stage.
+    they settle, the trajectories are replayed, and the head is solved for in a second stage. Where
+    it does not matter how often an action was tried, random ones come in mixes (`draw_mixes`).
     """
 
     bootstraps: ClassVar[bool]
     settles: ClassVar[bool]
+    mixes_actions: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init(self) -> Any:

@@ -34,7 +34,7 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.belief.beliefs import Categorical, clip_log_belief
 from bigtrain.belief.inference import UNKNOWN, BeliefInfo, InferenceModel
 from bigtrain.learning import Encoder, NetworkConfig, Trunk
-from bigtrain.problem import Simulator, Trajectories
+from bigtrain.problem import Simulator, Trajectories, flatten
 
 
 class AmortisedState(NamedTuple):
@@ -118,6 +118,27 @@ class AmortisedInference(InferenceModel):
         contexts = trajectories.contexts[..., None]
         right = jnp.take_along_axis(log_beliefs, contexts, -1)[..., 0]
         return -jnp.where(trajectories.mask, right, 0).sum() / trajectories.mask.sum()
+
+    def _step_loss(
+        self, simulator: Simulator, trajectories: Trajectories, key: PRNGKeyArray
+    ) -> Float[Array, ""]:
+        """−log softmax(log p(θ) + g(o, a, o'))[θ'], with θ' drawn anew for every step.
+
+        Its minimum is g = log p(s' | s, a, θ) up to a constant in θ. However sure the belief of a
+        history is, its gradient does not vanish, as that of −log q(θ | h) does.
+        """
+        states, actions = flatten((trajectories.states, jnp.asarray(trajectories.actions)))
+        key_contexts, key_steps = jax.random.split(key)
+        contexts = jax.random.categorical(key_contexts, self.log_prior, shape=actions.shape)
+        keys = jax.random.split(key_steps, len(actions))
+        after = jax.vmap(simulator.look)(keys, states, actions, contexts)
+        encode = jax.vmap(lambda state: self.encode(simulator.observe(state)))
+        evidence = jax.vmap(self.step_log_likelihood)(encode(states), actions, encode(after))
+        log_posterior = jax.nn.log_softmax(self.log_prior + evidence)
+        right = jnp.take_along_axis(log_posterior, contexts[:, None], -1)[:, 0]
+        # Where a task is over too: that nothing is told there has to be learned as well.
+        mask = flatten(jnp.asarray(trajectories.mask))
+        return -jnp.where(mask, right, 0).sum() / mask.sum()
 
     def distillation_loss(
         self, simulator: Simulator, trajectories: Trajectories

@@ -19,8 +19,9 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.errors import CMDPError, ConfigError, PlanningError
 from bigtrain.finite import transitions as transitions_lib
 from bigtrain.finite.demonstrations import Names, check_transitions, find_states
+from bigtrain.finite.task import Task
 from bigtrain.finite.transitions import Transitions
-from bigtrain.problem import CMDP, Discrete, State, Task, Trajectories, Where, spaces
+from bigtrain.problem import CMDP, Discrete, State, Trajectories, Where, spaces
 
 MOST_EXAMPLES = 1_024
 """How many states tell networks what observations are like."""

@@ -21,8 +21,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bigtrain.finite.cmdp import TabularCMDP
-from bigtrain.problem import Trajectories
-from bigtrain.reward import ActionValues, Batch, Experience, Steps, SuccessorNetwork, featurise
+from bigtrain.problem import State, Trajectories
+from bigtrain.reward import (
+    ActionValues,
+    Batch,
+    Experience,
+    Memory,
+    Steps,
+    SuccessorNetwork,
+    featurise,
+)
 
 
 @final
@@ -94,6 +102,16 @@ class CountedExperience(Experience):
         # n(θ, s, a) of each step: summed into a table, and looked up again.
         visits = jnp.zeros(shape).at[:, rows, actions].add(counts)[:, rows, actions]
         return Steps(rows, actions, next_rows, counts / (visits + 1), next_actions)
+
+    def expert_features(
+        self,
+        memory: Memory,
+        network: SuccessorNetwork,
+        reward_weights: Float[Array, " feature"],
+        visited: State,
+        key: PRNGKeyArray,
+    ) -> tuple[Memory, Float[Array, "context visited action feature"]]:
+        return memory, network(*featurise(self.cmdp, visited))
 
     def action_values(
         self, network: SuccessorNetwork, reward_weights: Float[Array, " feature"]

@@ -30,7 +30,7 @@ from bigtrain.phases import Measure, Route, route
 from bigtrain.policy import Policy, PolicyConfig
 from bigtrain.problem import Trajectories
 from bigtrain.provenance import digest
-from bigtrain.reward import Experience, InferenceConfig
+from bigtrain.reward import Experience, ExpertData, InferenceConfig
 
 
 @final
@@ -44,7 +44,9 @@ class FiniteRoute(Route):
     def exact_inference(self) -> InferenceModel:
         return FiniteInference(self.cmdp)
 
-    def experience(self, expert: Trajectories, config: InferenceConfig) -> Experience:
+    def experience(
+        self, expert: Trajectories, data: ExpertData, config: InferenceConfig
+    ) -> Experience:
         return CountedExperience(self.cmdp, expert)
 
     def occurring_states(self, expert: Trajectories) -> None:

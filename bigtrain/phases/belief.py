@@ -19,31 +19,8 @@ from bigtrain.belief import AmortisedInference, BeliefConfig, InferenceModel
 from bigtrain.data import Replay, replay
 from bigtrain.learning import Collection, Judge, Stage, drive, pick
 from bigtrain.phases.routing import Route
-from bigtrain.problem import Actor, Simulator, State, Trajectories, draw_index, row_like
+from bigtrain.problem import Actor, MixedActor, Simulator, Trajectories, draw_mixes, row_like
 from bigtrain.runs import Callback, Run
-
-_CONCENTRATION = 0.3
-"""Of the mixes of actions: small, so that most have one or two favourites."""
-
-
-@final
-class MixedActor(Actor):
-    """Each environment with its own mix of actions."""
-
-    num_draws: ClassVar[int] = 1
-    mixes: Float[Array, "env action"]
-
-    def init(self, env: Int[Array, ""], context: Int[Array, ""]) -> Float[Array, " action"]:
-        return self.mixes[env]
-
-    def act(
-        self,
-        memory: Float[Array, " action"],
-        state: State,
-        previous_action: Int[Array, ""],
-        draws: Float[Array, "1"],
-    ) -> tuple[Float[Array, " action"], Int[Array, ""], None]:
-        return memory, draw_index(memory, draws[0]), None
 
 
 class BeliefLearnerState(NamedTuple):
@@ -111,8 +88,7 @@ class BeliefStage(Stage):
 
     def actor(self, state: BeliefLearnerState, member: None) -> Actor:
         shape = (self.config.num_environments,)
-        concentration = jnp.full(self.simulator.num_actions, _CONCENTRATION)
-        return MixedActor(jax.random.dirichlet(state.key, concentration, shape))
+        return MixedActor(draw_mixes(state.key, self.simulator.num_actions, *shape))
 
     def update(
         self, state: BeliefLearnerState, member: None, trajectories: Trajectories, key: PRNGKeyArray

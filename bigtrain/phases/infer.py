@@ -28,12 +28,10 @@ from bigtrain.phases.routing import Route, route
 from bigtrain.problem import Simulator, State, Trajectories
 from bigtrain.provenance import digest
 from bigtrain.reward import (
-    FeaturesStage,
     InferenceConfig,
     Learner,
     LearnerState,
     RewardPosterior,
-    SettlingStage,
     SuccessorNetwork,
     expert_data,
     expert_successor_features,
@@ -159,7 +157,7 @@ def learn_reward(
     # Small matrices: more threads only get in each other's way, and badly on a busy machine.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         states, _, history = drive(
-            (FeaturesStage(learner), SettlingStage(learner)),
+            route.reward_stages(learner),
             init_seeds(learner, jnp.stack([jax.random.key(s) for s in seeds])),
             None,
             judge=_AtRest(config.patience),
@@ -192,7 +190,7 @@ def make_learner(
     config.irl.prior_weights(simulator.num_features)
     data = expert_data(simulator, expert, inference)
     compact = jax.tree.map(jnp.asarray, data)  # float32, as everything compiled
-    return Learner(simulator, inference, route.experience(expert, config), compact, config)
+    return Learner(simulator, inference, route.experience(expert, data, config), compact, config)
 
 
 class _AtRest(Judge):
@@ -215,9 +213,8 @@ class _AtRest(Judge):
 def _result(learner: Learner, state: LearnerState, history: tuple[Event, ...]) -> InferredReward:
     """What one seed has learned, its posterior worked out in double precision."""
     config = learner.config
-    psi = np.asarray(
-        expert_successor_features(learner, state.network, state.reward_weights), np.float64
-    )
+    state, found = expert_successor_features(learner, state, jax.random.key(0))
+    psi = np.asarray(found, np.float64)
     with jax.enable_x64(True):
         data = jax.tree.map(jnp.asarray, learner.data)
         weights = jnp.asarray(np.asarray(state.reward_weights, np.float64))

@@ -115,6 +115,7 @@ def learn_members(
     rates = [config.learning_rate] * len(seeds) if learning_rates is None else learning_rates
     model, members = route.rewards(rewards, rates, baselines)
     learner, stages = route.learner(inference, model, config)
+    members = route.normalise(learner, members)
     judge = route.judge(
         learner,
         members,

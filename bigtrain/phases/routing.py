@@ -16,11 +16,14 @@ from bigtrain.arrays import ArrayLike
 from bigtrain.bayes_rl import (
     BayesRLConfig,
     Learner,
+    LookAheadTargets,
     MemberParams,
     RewardModel,
     SampledTargets,
     SettlingStage,
     ValuesStage,
+    look_ahead,
+    normalise,
     prepare_linear,
 )
 from bigtrain.belief import ExactInference, InferenceModel
@@ -31,7 +34,18 @@ from bigtrain.learning import Stage
 from bigtrain.phases.judging import Measure, PolicyJudge, ReturnJudge
 from bigtrain.policy import Policy, PolicyConfig
 from bigtrain.problem import CMDP, Simulator, State, Trajectories
-from bigtrain.reward import Experience, InferenceConfig, ReplayedExperience
+from bigtrain.reward import (
+    Experience,
+    ExpertData,
+    FeaturesStage,
+    InferenceConfig,
+    PlannedExperience,
+    PlannedSettlingStage,
+    ReplayedExperience,
+    plan_experience,
+)
+from bigtrain.reward import Learner as RewardLearner
+from bigtrain.reward import SettlingStage as RewardSettlingStage
 
 
 class Route:
@@ -45,10 +59,21 @@ class Route:
         cmdp = self.simulator
         return ExactInference(cmdp) if isinstance(cmdp, CMDP) and cmdp.knows_likelihood else None
 
-    def experience(self, expert: Trajectories, config: InferenceConfig) -> Experience:
-        """What phase 1 learns Ψ from."""
+    def experience(
+        self, expert: Trajectories, data: ExpertData, config: InferenceConfig
+    ) -> Experience:
+        """What phase 1 learns Ψ from; `data` are the same demonstrations, each state once."""
         settings = config.rollout
+        if config.plans:
+            self._check_looking("plans")
+            return plan_experience(self.simulator, expert, data, settings.replay_size)
         return ReplayedExperience(self.simulator, expert, settings.replay_size, settings.horizon)
+
+    def reward_stages(self, learner: RewardLearner) -> tuple[Stage, ...]:
+        """Phase 1's stages."""
+        if isinstance(learner.experience, PlannedExperience):
+            return FeaturesStage(learner), PlannedSettlingStage(learner)
+        return FeaturesStage(learner), RewardSettlingStage(learner)
 
     def occurring_states(self, expert: Trajectories) -> State | None:
         """States known to occur: where experts were, and where random walks lead. None where the
@@ -93,10 +118,28 @@ class Route:
         config: BayesRLConfig,
     ) -> tuple[Learner, tuple[Stage, ...]]:
         """Phase 3's learner, and its stages."""
-        targets = SampledTargets(self.simulator, rewards)
         distils = self.distils(inference, config.model)
+        if config.looks:
+            self._check_looking("looks")
+            targets = look_ahead(self.simulator, inference, rewards, config)
+            learner = Learner(self.simulator, inference, rewards, targets, config, distils)
+            return learner, (ValuesStage(learner),)
+        targets = SampledTargets(self.simulator, rewards)
         learner = Learner(self.simulator, inference, rewards, targets, config, distils)
         return learner, (ValuesStage(learner), SettlingStage(learner, targets))
+
+    def normalise(self, learner: Learner, members: MemberParams) -> MemberParams:
+        """Members whose values have a size that suits the learner's targets."""
+        if isinstance(learner.targets, LookAheadTargets):
+            return normalise(learner, members)
+        return members
+
+    def _check_looking(self, setting: str) -> None:
+        if not self.simulator.can_look:
+            raise ConfigError(
+                f"`{setting}` must be False: `{type(self.simulator).__name__}` can be reset and "
+                "stepped, but not stepped from any state in any context (`look`)."
+            )
 
     def judge(
         self,

@@ -11,14 +11,16 @@ from bigtrain.problem.simulator import (
     row_like,
 )
 from bigtrain.problem.spaces import SUM_TOLERANCE, ActionSpace, Contexts, Discrete
-from bigtrain.problem.task import Task
+from bigtrain.problem.task import SimulatedTask
 from bigtrain.problem.trajectories import (
     NO_ACTION,
     Actor,
+    MixedActor,
     State,
     Trajectories,
     UniformActor,
     draw_index,
+    draw_mixes,
     explore,
     flatten,
 )
@@ -33,14 +35,16 @@ __all__ = [
     "Discrete",
     "Environment",
     "HostSimulator",
+    "MixedActor",
     "ObservationEncoder",
+    "SimulatedTask",
     "Simulator",
     "State",
-    "Task",
     "Trajectories",
     "UniformActor",
     "Where",
     "draw_index",
+    "draw_mixes",
     "explore",
     "flatten",
     "observe_all",

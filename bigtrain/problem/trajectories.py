@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 NO_ACTION = -1
 """The previous action of an episode's first step."""
@@ -91,6 +91,35 @@ class UniformActor(Actor):
         return (), jnp.floor(draws[0] * self.num_actions).astype(jnp.int32), None
 
 
+class MixedActor(Actor):
+    """Each environment with its own mix of actions."""
+
+    num_draws: ClassVar[int] = 1
+    mixes: Float[Array, "env action"]
+
+    def init(self, env: Int[Array, ""], context: Int[Array, ""]) -> Float[Array, " action"]:
+        return self.mixes[env]
+
+    def act(
+        self,
+        memory: Float[Array, " action"],
+        state: State,
+        previous_action: Int[Array, ""],
+        draws: Float[Array, "1"],
+    ) -> tuple[Float[Array, " action"], Int[Array, ""], None]:
+        return memory, draw_index(memory, draws[0]), None
+
+
+_CONCENTRATION = 0.3
+"""Of the mixes of actions: small, so that most have one or two favourites."""
+
+
+def draw_mixes(key: PRNGKeyArray, num_actions: int, count: int) -> Float[Array, "mix action"]:
+    """Probabilities of actions, for `MixedActor`: some do one thing for long, as few would by
+    chance if every action were as likely as any other."""
+    return jax.random.dirichlet(key, jnp.full(num_actions, _CONCENTRATION), (count,))
+
+
 def draw_index(probs: Float[Array, " outcome"], draw: Float[Array, ""]) -> Int[Array, ""]:
     """An outcome by one uniform number: the first whose cumulative probability exceeds it."""
     cumulative = jnp.cumsum(probs)
@@ -110,4 +139,6 @@ def explore(
 
 def flatten(rows: Any) -> Any:
     """[row, moment, ...] as [row · moment, ...], in every array."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), rows
+    )

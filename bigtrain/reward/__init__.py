@@ -7,8 +7,15 @@ from bigtrain.reward.config import (
     fast,
     paper_tiger_maze,
     paper_tiger_treasure,
+    planned,
 )
-from bigtrain.reward.experience import ActionValues, Experience, ReplayedExperience, featurise
+from bigtrain.reward.experience import (
+    ActionValues,
+    Experience,
+    Memory,
+    ReplayedExperience,
+    featurise,
+)
 from bigtrain.reward.expert import expert_data
 from bigtrain.reward.irl import ExpertData, IRLConfig, RewardPosterior
 from bigtrain.reward.learner import (
@@ -17,6 +24,7 @@ from bigtrain.reward.learner import (
     expert_successor_features,
     init_seeds,
 )
+from bigtrain.reward.planning import PlannedExperience, PlannedSettlingStage, plan_experience
 from bigtrain.reward.stages import FeaturesStage, SettlingStage
 from bigtrain.reward.successor import Batch, Steps, SuccessorConfig, SuccessorNetwork
 
@@ -30,6 +38,9 @@ __all__ = [
     "InferenceConfig",
     "Learner",
     "LearnerState",
+    "Memory",
+    "PlannedExperience",
+    "PlannedSettlingStage",
     "ReplayedExperience",
     "RewardPosterior",
     "RolloutConfig",
@@ -45,4 +56,6 @@ __all__ = [
     "irl",
     "paper_tiger_maze",
     "paper_tiger_treasure",
+    "plan_experience",
+    "planned",
 ]

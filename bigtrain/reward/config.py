@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bigtrain.errors import ConfigError
+from bigtrain.learning import NetworkConfig
 from bigtrain.reward.irl import IRLConfig
 from bigtrain.reward.successor import SuccessorConfig
 
@@ -47,6 +48,9 @@ class InferenceConfig:
     `max_rounds`, or when for `patience` rounds the maximum of the posterior has moved by less than
     `tolerance` of ω's range, in a round and since half as many rounds, and no action's probability
     by more than `tolerance`.
+
+    With `plans`, for a simulator that can be stepped from anywhere, Ψ is learned from looked-ahead
+    steps of `batch_size` states, and planned for where experts were.
     """
 
     irl: IRLConfig = IRLConfig()
@@ -55,6 +59,7 @@ class InferenceConfig:
     num_iterations: int = 20
     num_updates: int = 20
     num_burn_in: int = 2
+    plans: bool = False
     reward_update: Literal["newton", "sampled"] = "newton"
     reward_learning_rate: float = 1e-2
     max_rounds: int = 200
@@ -79,6 +84,18 @@ class InferenceConfig:
             raise ConfigError(
                 "`num_iterations` and `max_rounds` must not both be 0: nothing would be learned."
             )
+
+
+def planned(irl: IRLConfig = IRLConfig()) -> InferenceConfig:
+    """For a simulator that can be stepped from anywhere: see `bigtrain.reward.planning`."""
+    return InferenceConfig(
+        irl=irl,
+        successor=SuccessorConfig(
+            network=NetworkConfig(width=64, units="each"), learning_rate=3e-3, target_period=10
+        ),
+        rollout=RolloutConfig(num_environments=64, horizon=32, replay_size=8_192, batch_size=256),
+        plans=True,
+    )
 
 
 def fast(irl: IRLConfig = IRLConfig()) -> InferenceConfig:

@@ -87,15 +87,17 @@ class Experience(eqx.Module):
     ) -> ActionValues:
         """Ψ·ω, as quick as the problem allows."""
 
+    @abc.abstractmethod
     def expert_features(
         self,
-        simulator: Simulator,
+        memory: Memory,
         network: SuccessorNetwork,
         reward_weights: Float[Array, " feature"],
         visited: State,
-    ) -> Float[Array, "context visited action feature"]:
-        """Ψ where experts were, for the likelihood: the network's own, if nothing better is."""
-        return network(*featurise(simulator, visited))
+        key: PRNGKeyArray,
+    ) -> tuple[Memory, Float[Array, "context visited action feature"]]:
+        """Ψ where experts were, for the likelihood, and the memory of what was found out on the
+        way."""
 
 
 def featurise(
@@ -178,6 +180,16 @@ class ReplayedExperience(Experience):
             offset=num_expert * num_times,
         )
         return Batch(observations, features, _followed(own, mask), simulated)
+
+    def expert_features(
+        self,
+        memory: Memory,
+        network: SuccessorNetwork,
+        reward_weights: Float[Array, " feature"],
+        visited: State,
+        key: PRNGKeyArray,
+    ) -> tuple[Memory, Float[Array, "context visited action feature"]]:
+        return memory, network(*featurise(self.simulator, visited))
 
     def action_values(
         self, network: SuccessorNetwork, reward_weights: Float[Array, " feature"]

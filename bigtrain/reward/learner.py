@@ -149,15 +149,16 @@ def climb(
 
 
 def expert_successor_features(
-    learner: Learner, network: SuccessorNetwork, reward_weights: Float[Array, " feature"]
-) -> Float[Array, "context visited action feature"]:
-    """Ψ where experts were, relative to its mean over actions, and ties as ties."""
-    raw = learner.experience.expert_features(
-        learner.simulator, network, reward_weights, learner.data.visited
+    learner: Learner, state: LearnerState, key: PRNGKeyArray
+) -> tuple[LearnerState, Float[Array, "context visited action feature"]]:
+    """Ψ where experts were, relative to its mean over actions, and ties as ties; and the state,
+    which remembers what was found out on the way."""
+    memory, raw = learner.experience.expert_features(
+        state.memory, state.network, state.reward_weights, learner.data.visited, key
     )
     # Ties first: less the mean, rounding would differ between the tied.
     merged = merge_ties(raw, learner.config.successor.resolution)
-    return merged - merged.mean(-2, keepdims=True)
+    return state._replace(memory=memory), merged - merged.mean(-2, keepdims=True)
 
 
 def expert_beliefs(learner: Learner, state: LearnerState) -> Float[Array, "trajectory context"]:

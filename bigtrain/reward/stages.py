@@ -159,7 +159,8 @@ class FeaturesStage(RewardStage):
             (state.network, state.target, state.optimiser),
             (jax.random.split(key_updates, config.num_updates), counts),
         )
-        expert_psi = expert_successor_features(learner, network, state.reward_weights)
+        state = state._replace(network=network, target=target, optimiser=optimiser, memory=memory)
+        state, expert_psi = expert_successor_features(learner, state, jax.random.fold_in(key, 0))
         if config.reward_update == "newton":
             weights = climb(learner, expert_psi, state.reward_weights, _NEWTON_STEPS)
             reward_optimiser = state.reward_optimiser
@@ -179,13 +180,7 @@ class FeaturesStage(RewardStage):
             weights = jnp.asarray(optax.apply_updates(state.reward_weights, updates))
         # Computed all the same while burning in: a branch would be compiled under `vmap` anyway.
         weights = jnp.where(burning_in, state.reward_weights, weights)
-        state = state._replace(
-            network=network,
-            target=target,
-            optimiser=optimiser,
-            reward_optimiser=reward_optimiser,
-            memory=memory,
-        )
+        state = state._replace(reward_optimiser=reward_optimiser)
         state, metrics = conclude(learner, state, weights, expert_psi)
         expert_loss, simulator_loss = (part[-1] for part in parts)
         return state, metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
@@ -220,14 +215,13 @@ class SettlingStage(RewardStage):
         share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
         head = state.network.head + share * (solved.head - state.network.head)
         network = eqx.tree_at(lambda n: n.head, state.network, head)
-        expert_psi = expert_successor_features(learner, network, state.reward_weights)
+        moved = state._replace(network=network, memory=memory)
+        moved, expert_psi = expert_successor_features(learner, moved, key)
         weights = climb(learner, expert_psi, state.reward_weights, SETTLING_NEWTON_STEPS)
         psi = network(batch.observations, batch.features, batch.rests)
         greedy = greedy_actions(psi, weights, config.successor.resolution)
         expert_loss, simulator_loss = losses(psi, psi, batch, greedy, network.gamma)
-        moved, metrics = conclude(
-            learner, state._replace(network=network, memory=memory), weights, expert_psi
-        )
+        moved, metrics = conclude(learner, moved, weights, expert_psi)
         metrics = metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
         return rest(learner, state, moved, metrics)
 

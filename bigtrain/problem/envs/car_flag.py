@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bigtrain.problem.cmdp import CMDP
 from bigtrain.problem.spaces import Discrete
-from bigtrain.problem.task import Task
+from bigtrain.problem.task import SimulatedTask
 
 X, V, FLAG, HEAVEN, HELL = range(5)
 PUSH, TOP_SPEED = 0.02, 0.07
@@ -29,13 +29,17 @@ Seen = Float[Array, "5"]
 
 @final
 class CarFlag(CMDP):
-    """Drive to heaven, which is left or right, as a flag on the right shows."""
+    """Drive to heaven, which is left or right, as a flag on the right shows.
+
+    A `blind` one does not tell the probability of what is seen: beliefs must be learned.
+    """
 
     context_prior: Float[np.ndarray | Array, " context"]
     gamma: float = eqx.field(static=True)
+    blind: bool = eqx.field(static=True)
 
-    def __init__(self):
-        self.context_prior, self.gamma = np.full(2, 0.5), 0.99
+    def __init__(self, *, blind: bool = False):
+        self.context_prior, self.gamma, self.blind = np.full(2, 0.5), 0.99, blind
 
     @property
     def num_actions(self) -> int:
@@ -50,8 +54,8 @@ class CarFlag(CMDP):
         return "heaven-left", "heaven-right"
 
     @property
-    def task(self) -> Task:
-        return Task(
+    def task(self) -> SimulatedTask:
+        return SimulatedTask(
             reward=lambda seen, action: self.features(seen, action) @ jnp.array([-1.0, 1.0, -1.0]),
             reward_range=(-1.0, 1.0),
             expert=lambda seen, context: jnp.where(
@@ -73,12 +77,15 @@ class CarFlag(CMDP):
         ends = jnp.abs(place) >= 1
         right = ends & (jnp.sign(place) == side)
         flag = jnp.where(jnp.abs(place - FLAG_AT) < FLAG_WIDTH, side, 0)
-        after = jnp.stack([place, jnp.where(ends, 0, speed), flag, right, ends & ~right])
+        there = jnp.where(ends, 0, jnp.stack([place, speed]))  # over is over, wherever it was
+        after = jnp.stack([*there, flag, right, ends & ~right])
         return jnp.where(self.is_absorbing(state), state, after.astype(jnp.float32))
 
     def transition_log_prob(
         self, state: Seen, action: Int[Array, ""], next_state: Seen, context: Int[Array, ""]
     ) -> Float[Array, ""]:
+        if self.blind:
+            return super().transition_log_prob(state, action, next_state, context)
         expected = self.step(jax.random.key(0), state, action, context)
         return jnp.where(jnp.allclose(expected, next_state, atol=1e-5), 0.0, -jnp.inf)
 
@@ -94,6 +101,6 @@ class CarFlag(CMDP):
         return state[HEAVEN] + state[HELL] > 0
 
 
-def car_flag() -> CarFlag:
+def car_flag(*, blind: bool = False) -> CarFlag:
     """A car that must look at a flag on the right to know at which end heaven is."""
-    return CarFlag()
+    return CarFlag(blind=blind)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bigtrain.problem.cmdp import CMDP
 from bigtrain.problem.spaces import Discrete
-from bigtrain.problem.task import Task
+from bigtrain.problem.task import SimulatedTask
 
 S0, HEARD, GOLD, TIGER, OVER = range(5)
 LEFT, RIGHT, LISTEN = range(3)
@@ -30,13 +30,17 @@ Seen = Float[Array, "6"]
 
 @final
 class Foggy(CMDP):
-    """Find out behind which door the tiger is, from numbers that fog makes uncertain."""
+    """Find out behind which door the tiger is, from numbers that fog makes uncertain.
+
+    A `blind` one does not tell the probability of what is heard: beliefs must be learned.
+    """
 
     context_prior: Float[np.ndarray | Array, " context"]
     gamma: float = eqx.field(static=True)
+    blind: bool = eqx.field(static=True)
 
-    def __init__(self):
-        self.context_prior, self.gamma = np.full(2, 0.5), 0.99
+    def __init__(self, *, blind: bool = False):
+        self.context_prior, self.gamma, self.blind = np.full(2, 0.5), 0.99, blind
 
     @property
     def num_actions(self) -> int:
@@ -51,8 +55,8 @@ class Foggy(CMDP):
         return "tiger-left", "tiger-right"
 
     @property
-    def task(self) -> Task:
-        return Task(
+    def task(self) -> SimulatedTask:
+        return SimulatedTask(
             reward=lambda seen, action: jnp.asarray([0.0, 0.0, 10.0, -100.0, 0.0]) @ seen[:NUMBER],
             reward_range=(-100.0, 10.0),
             expert=lambda seen, context: jnp.where(
@@ -78,6 +82,8 @@ class Foggy(CMDP):
     def transition_log_prob(
         self, state: Seen, action: Int[Array, ""], next_state: Seen, context: Int[Array, ""]
     ) -> Float[Array, ""]:
+        if self.blind:
+            return super().transition_log_prob(state, action, next_state, context)
         listens = ((state[S0] + state[HEARD]) > 0) & (action == LISTEN)
         density = jax.scipy.stats.norm.logpdf(next_state[NUMBER], 2 * context - 1)
         without = self.step(jax.random.key(0), state, action, context)
@@ -98,6 +104,6 @@ def _seen(kind: Int[Array, ""], number: Any = 0.0) -> Seen:
     return jnp.append(jax.nn.one_hot(kind, NUMBER), number)
 
 
-def foggy() -> Foggy:
+def foggy(*, blind: bool = False) -> Foggy:
     """Two doors in fog: listening gives a number whose mean tells where the tiger is."""
-    return Foggy()
+    return Foggy(blind=blind)
