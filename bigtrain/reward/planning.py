@@ -88,7 +88,7 @@ class PlannedExperience(Experience):
 
     simulator: Simulator
     expert: State
-    onward: Int[np.ndarray | Array, "visited step"]
+    onward: Int[np.ndarray | Array, "visited longer"]
     near: Int[np.ndarray | Array, "context visited action neighbour"]
     capacity: int = eqx.field(static=True)
     is_deterministic: bool = eqx.field(static=True)
@@ -165,7 +165,7 @@ class PlannedExperience(Experience):
         network: SuccessorNetwork,
         reward_weights: Float[Array, " feature"],
         state: State,
-        onward: Int[Array, " step"],
+        onward: Int[Array, " longer"],
         draws: Key[Array, " draw"],
         action: Int[Array, ""],
         context: Int[Array, ""],
@@ -365,7 +365,7 @@ def plan_experience(
     )
 
 
-def _onward(expert: Trajectories, data: ExpertData) -> Int[np.ndarray, "visited step"]:
+def _onward(expert: Trajectories, data: ExpertData) -> Int[np.ndarray, "visited longer"]:
     """The actions from the first time on that each visited state was met."""
     steps = np.asarray(expert.mask)[:, 1:]
     trajectories, moments = np.nonzero(steps)
@@ -413,7 +413,7 @@ def is_deterministic(simulator: Simulator, states: State) -> bool:
     chosen = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), states)
     actions = jnp.asarray(rng.integers(simulator.num_actions, size=_NUM_LOOKS))
     contexts = jnp.asarray(rng.integers(simulator.num_contexts, size=_NUM_LOOKS))
-    look = eqx.filter_jit(jax.vmap(simulator.look))
+    look = jax.jit(jax.vmap(lambda *given: simulator.look(*given)))
     one, other = (
         look(jax.random.split(jax.random.key(seed), _NUM_LOOKS), chosen, actions, contexts)
         for seed in (0, 1)
