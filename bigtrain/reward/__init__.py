@@ -24,8 +24,8 @@ from bigtrain.reward.learner import (
     expert_successor_features,
     init_seeds,
 )
-from bigtrain.reward.planning import PlannedExperience, PlannedSettlingStage, plan_experience
-from bigtrain.reward.stages import FeaturesStage, SettlingStage
+from bigtrain.reward.planning import PlannedExperience, plan_experience
+from bigtrain.reward.stages import FeaturesStage, PlannedSettlingStage, SettlingStage
 from bigtrain.reward.successor import Batch, Steps, SuccessorConfig, SuccessorNetwork
 
 __all__ = [

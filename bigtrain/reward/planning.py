@@ -22,7 +22,7 @@ chance, sequences are not searched for, since they would be fitted to the draws.
 """
 
 import functools
-from typing import ClassVar, NamedTuple, final
+from typing import NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -31,19 +31,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from bigtrain.data import Replay, replay
-from bigtrain.learning import Collection
 from bigtrain.problem import Simulator, State, Trajectories, flatten
 from bigtrain.reward.experience import ActionValues, Experience, NetworkValues, featurise
 from bigtrain.reward.expert import ExpertData
-from bigtrain.reward.learner import (
-    Learner,
-    LearnerState,
-    Metrics,
-    climb,
-    conclude,
-    expert_successor_features,
-)
-from bigtrain.reward.stages import PLAIN_ROUNDS, SETTLING_NEWTON_STEPS, RewardStage, rest
 from bigtrain.reward.successor import Batch, Steps, SuccessorNetwork
 
 MOST_ROLLOUTS, MOST_DRAWS = 8_192, 64
@@ -311,42 +301,6 @@ def _change(
     key_once, key_twice, key_whether = jax.random.split(key, 3)
     one = once(plan, key_once)
     return jnp.where(jax.random.bernoulli(key_whether), once(one, key_twice), one)
-
-
-@final
-class PlannedSettlingStage(RewardStage):
-    """ω by Newton's method for plans that are the best for ω, until both stand still.
-
-    Where two plans tie, one would take the other's place for ever; so after some rounds ω moves by
-    2/(k+2) of the way in round k.
-    """
-
-    phase: ClassVar[str] = "settling"
-    learner: Learner
-
-    @property
-    def begin(self) -> int:
-        return self.learner.config.num_iterations
-
-    @property
-    def total(self) -> int:
-        return self.learner.config.max_rounds
-
-    @property
-    def collection(self) -> Collection:
-        """Nothing is learned from what is collected here."""
-        return Collection(1, 0, restart=False)
-
-    def update(
-        self, state: LearnerState, member: None, trajectories: Trajectories, key: PRNGKeyArray
-    ) -> tuple[LearnerState, Metrics]:
-        learner, now = self.learner, state.reward_weights
-        state, expert_psi = expert_successor_features(learner, state, key)
-        found = climb(learner, expert_psi, now, SETTLING_NEWTON_STEPS)
-        late = state.step - learner.config.num_iterations - PLAIN_ROUNDS
-        share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
-        moved, metrics = conclude(learner, state, now + share * (found - now), expert_psi)
-        return rest(learner, state, moved, metrics)
 
 
 def plan_experience(

@@ -1,4 +1,4 @@
-"""Phase 1's two stages, each a pure function of what was collected, of one seed.
+"""Phase 1's stages, each a pure function of what was collected, of one seed.
 
 *Features* (Algorithm 1): ε-greedy episodes, `num_updates` gradient updates of Ψ_φ, and one of ω,
 
@@ -223,6 +223,42 @@ class SettlingStage(RewardStage):
         expert_loss, simulator_loss = losses(psi, psi, batch, greedy, network.gamma)
         moved, metrics = conclude(learner, moved, weights, expert_psi)
         metrics = metrics._replace(expert_loss=expert_loss, simulator_loss=simulator_loss)
+        return rest(learner, state, moved, metrics)
+
+
+@final
+class PlannedSettlingStage(RewardStage):
+    """ω by Newton's method for plans that are the best for ω, until both stand still.
+
+    Where two plans tie, one would take the other's place for ever; so after some rounds ω moves by
+    2/(k+2) of the way in round k.
+    """
+
+    phase: ClassVar[str] = "settling"
+    learner: Learner
+
+    @property
+    def begin(self) -> int:
+        return self.learner.config.num_iterations
+
+    @property
+    def total(self) -> int:
+        return self.learner.config.max_rounds
+
+    @property
+    def collection(self) -> Collection:
+        """Nothing is learned from what is collected here."""
+        return Collection(1, 0, restart=False)
+
+    def update(
+        self, state: LearnerState, member: None, trajectories: Trajectories, key: PRNGKeyArray
+    ) -> tuple[LearnerState, Metrics]:
+        learner, now = self.learner, state.reward_weights
+        state, expert_psi = expert_successor_features(learner, state, key)
+        found = climb(learner, expert_psi, now, SETTLING_NEWTON_STEPS)
+        late = state.step - learner.config.num_iterations - PLAIN_ROUNDS
+        share = jnp.where(late <= 0, 1.0, 2 / (late + 2))
+        moved, metrics = conclude(learner, state, now + share * (found - now), expert_psi)
         return rest(learner, state, moved, metrics)
 
 
